@@ -1,0 +1,1 @@
+"""blocklaws verifies Transformer decoder blocks against a spec of invariants."""

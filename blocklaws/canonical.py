@@ -1,0 +1,120 @@
+"""The canonical names: which parameters and which stages a config has, in which order and shape.
+
+Must hold: this is the only place that lists them; adapters, worlds, specs and reports read it here. These names and
+shapes are the contract that other people's adapters depend on. Must not import NumPy.
+"""
+
+from __future__ import annotations
+
+from blocklaws.config import BlockConfig
+
+__all__ = [
+    "CAPABILITIES",
+    "PARAMETER_NAMES",
+    "STAGES",
+    "parameter_count",
+    "parameter_shapes",
+    "stage_shapes",
+]
+
+#: Every stage a block can show, in the order of the computation.
+STAGES = (
+    "input",
+    "attention_norm",
+    "query",
+    "key",
+    "value",
+    "attention_weights",
+    "attention_branch",
+    "after_attention",
+    "feed_forward_norm",
+    "feed_forward_branch",
+    "output",
+)
+
+#: What a built block can do; each is a method of that name, found by presence.
+CAPABILITIES = ("forward", "trace", "gradients", "parameters", "forward_cached")
+
+#: Every parameter that some block has, in canonical order.
+PARAMETER_NAMES = (
+    "attention_norm.gain",
+    "attention_norm.bias",
+    "attention.query",
+    "attention.query_bias",
+    "attention.key",
+    "attention.key_bias",
+    "attention.value",
+    "attention.value_bias",
+    "attention.output",
+    "attention.output_bias",
+    "feed_forward_norm.gain",
+    "feed_forward_norm.bias",
+    "feed_forward.gate",
+    "feed_forward.up",
+    "feed_forward.up_bias",
+    "feed_forward.down",
+    "feed_forward.down_bias",
+)
+
+
+def parameter_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape of every parameter of a block, in canonical order; matrices are [in, out].
+
+    A layer norm has a gain and a bias, an rms norm a gain; ``config.bias`` gives biases to the four attention
+    projections and to up and down of a feed-forward without a gate.
+    """
+    model, inner = config.d_model, config.d_ff
+    queries, keys = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
+    shapes: dict[str, tuple[int, ...]] = {
+        "attention_norm.gain": (model,),
+        "attention_norm.bias": (model,),
+        "attention.query": (model, queries),
+        "attention.query_bias": (queries,),
+        "attention.key": (model, keys),
+        "attention.key_bias": (keys,),
+        "attention.value": (model, keys),
+        "attention.value_bias": (keys,),
+        "attention.output": (queries, model),
+        "attention.output_bias": (model,),
+        "feed_forward_norm.gain": (model,),
+        "feed_forward_norm.bias": (model,),
+        "feed_forward.gate": (model, inner),
+        "feed_forward.up": (model, inner),
+        "feed_forward.up_bias": (inner,),
+        "feed_forward.down": (inner, model),
+        "feed_forward.down_bias": (model,),
+    }
+    absent = set()
+    if config.norm == "rms":
+        absent |= {"attention_norm.bias", "feed_forward_norm.bias"}
+    if config.gated:
+        absent |= {"feed_forward.up_bias", "feed_forward.down_bias"}
+    else:
+        absent.add("feed_forward.gate")
+    if not config.bias:
+        absent |= {name for name in shapes if name.endswith("_bias")}
+    return {name: shape for name, shape in shapes.items() if name not in absent}
+
+
+def parameter_count(config: BlockConfig) -> int:
+    """Return the number of scalar parameters of a block."""
+    count = 0
+    for shape in parameter_shapes(config).values():
+        size = 1
+        for length in shape:
+            size *= length
+        count += size
+    return count
+
+
+def stage_shapes(config: BlockConfig, batch: int, tokens: int, keys: int | None = None) -> dict[str, tuple[int, ...]]:
+    """Return stage -> shape for an input of ``batch`` sequences of ``tokens`` tokens.
+
+    ``keys`` is the number of key positions of the attention weights, ``tokens`` when there is no cache.
+    """
+    stream = (batch, tokens, config.d_model)
+    shapes = dict.fromkeys(STAGES, stream)
+    shapes["query"] = (batch, config.n_heads, tokens, config.d_head)
+    shapes["key"] = shapes["value"] = (batch, config.n_kv_heads, tokens, config.d_head)
+    shapes["attention_weights"] = (batch, config.n_heads, tokens, tokens if keys is None else keys)
+    return shapes

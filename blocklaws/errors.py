@@ -1,0 +1,40 @@
+"""The exception family: everything blocklaws refuses is one of these, and each message stands alone.
+
+Must hold: a message says what was given, the rule it breaks and what to do; the command line prints it as one line and
+exits 2. Must not: carry a framework's exception type, or be raised for a block that is merely wrong (that is a verdict).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["BackendError", "BlocklawsError", "ConfigError", "SpecError", "did_you_mean"]
+
+
+class BlocklawsError(Exception):
+    """Something the caller gave could not be used."""
+
+
+class ConfigError(BlocklawsError, ValueError):
+    """A block's sizes or choices contradict each other."""
+
+
+class SpecError(BlocklawsError, ValueError):
+    """A spec file says something that cannot be meant. The message begins with ``file:line:column``."""
+
+
+class BackendError(BlocklawsError):
+    """A backend could not be found, imported, or used as one."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest known word, or an empty string.
+
+    >>> did_you_mean("ouput", ["input", "output"])
+    " (did you mean 'output'?)"
+    >>> did_you_mean("zebra", ["input", "output"])
+    ''
+    """
+    nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
