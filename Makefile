@@ -1,0 +1,85 @@
+# One command a purpose; .ci/run calls the same ones.
+#
+#   make verify [BACKENDS="numpy torch jax"]   verify backends, with only what they need installed
+#   make test                                  every check of the project: format, lint, types, tests
+#   make lint, make types, make pytest         one of them
+#   make format                                let ruff rewrite what it can
+#   make bench                                 the benchmarks, in the environment of the tests
+#   make clean                                 remove what these commands made
+#
+# BACKENDS takes whatever `blocklaws verify` takes: registered names, package.module:attribute, path/to/file.py:attribute,
+# mapping files. Of those only torch and jax bring a framework; another one is asked for with EXTRAS (EXTRAS=torch).
+# ARGS is handed on: make verify ARGS="--profile quick", make pytest ARGS="tests/test_house.py -n 0".
+
+PYTHON ?= python3
+BACKENDS ?= numpy
+EXTRAS ?=
+ARGS ?=
+WORKERS ?= 2
+
+# A block of a test is far too small to share among threads, and the workers of pytest-xdist already fill the cores.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+# Paths stay relative, so a folder with any name will do, spaces included.
+VERIFY := .venv-verify
+TEST := .venv-test
+PIP_INSTALL := -m pip --disable-pip-version-check -q install -c constraints.txt
+
+# One stamp for each set of extras: asking for torch later adds it to what is there, and asking again costs nothing.
+empty :=
+comma := ,
+space := $(empty) $(empty)
+extras := $(sort $(filter torch jax,$(BACKENDS)) $(EXTRAS))
+verify_stamp := $(VERIFY)/installed-$(subst $(space),-,$(strip base $(extras)))
+test_stamp := $(TEST)/installed
+
+.PHONY: verify test lint types pytest format bench clean
+.DEFAULT_GOAL := verify
+
+verify: $(verify_stamp)
+	@$(VERIFY)/bin/blocklaws verify $(BACKENDS) $(ARGS)
+
+# The tests come last, so that their closing line is the last thing printed.
+test: lint types pytest
+
+lint: $(test_stamp)
+	@$(TEST)/bin/python -m ruff format --check .
+	@$(TEST)/bin/python -m ruff check .
+
+# mypy reads files and not import hooks, so it is shown the folders where an installation would put them.
+types: $(test_stamp)
+	@rm -rf build/types && mkdir -p build/types/blocklaws
+	@ln -s "$(CURDIR)"/blocklaws/* "$(CURDIR)/spec" "$(CURDIR)/backends" "$(CURDIR)/properties" build/types/blocklaws/
+	@$(TEST)/bin/python -m mypy
+
+pytest: $(test_stamp)
+	@$(TEST)/bin/python -m pytest -q -n $(WORKERS) --hypothesis-profile=ci $(ARGS)
+
+format: $(test_stamp)
+	@$(TEST)/bin/python -m ruff format .
+	@$(TEST)/bin/python -m ruff check --fix .
+
+bench: $(test_stamp)
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(TEST)/bin/python "$$script" $(ARGS); done
+
+clean:
+	@rm -rf $(VERIFY) $(TEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VERIFY)/created $(TEST)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "blocklaws needs Python 3.11 or newer, and '$(PYTHON)' is not: name another one, as in make PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@$(PYTHON) -m venv --clear $(@D)
+	@touch $@
+
+$(VERIFY)/installed-%: $(VERIFY)/created pyproject.toml constraints.txt
+	@echo "installing blocklaws$(if $(extras), with $(extras)) into $(VERIFY)" >&2
+	@$(VERIFY)/bin/python $(PIP_INSTALL) -e ".$(if $(extras),[$(subst $(space),$(comma),$(extras))])"
+	@touch $@
+
+$(test_stamp): $(TEST)/created pyproject.toml constraints.txt
+	@echo "installing blocklaws with everything its tests need into $(TEST)" >&2
+	@$(TEST)/bin/python $(PIP_INSTALL) -e ".[test]"
+	@touch $@
