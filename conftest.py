@@ -1,7 +1,7 @@
 """What a checkout adds to pytest: the short ``--backend`` option and the Hypothesis profiles.
 
-Must hold: without an installation of this checkout, one line says how to get one, before any test is collected. Must stay
-thin: everything that works outside a checkout belongs to the plugin (``blocklaws/pytest_plugin.py``), under its prefix.
+Must hold: without an installation of this checkout, one line says how to get one, before any test is collected. Must
+stay thin: what works outside a checkout belongs to the plugin (``blocklaws/pytest_plugin.py``), under its prefix.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _require_this_checkout() -> None:
         return
     found = "blocklaws is not installed" if folder is None else f"blocklaws is another copy, of {folder.parent}"
     sys.stderr.write(
-        f"{found}: these tests are for {CHECKOUT}. Run 'make pytest', which makes an environment of its own, or install "
-        f'the checkout into this one: {sys.executable} -m pip install -c constraints.txt -e ".[test]"\n'
+        f"{found}: these tests are for {CHECKOUT}. Run 'make pytest', which makes an environment of its own, or "
+        f'install the checkout into this one: {sys.executable} -m pip install -c constraints.txt -e ".[test]"\n'
     )
     # Not an exception that pytest would show as a traceback of this file.
     raise SystemExit(pytest.ExitCode.USAGE_ERROR)

@@ -1,4 +1,4 @@
-"""What all tests share: shape checking of the NumPy backend, a clean environment for subprocesses, and the checkout's root.
+"""What all tests share: shape checking of the NumPy backend, subprocesses run as a user would, the checkout's root.
 
 Must hold: jaxtyping's import hook is there before the checked package is imported, or nothing is checked
 (``test_shape_checking.py`` proves that it is on).
