@@ -1,7 +1,7 @@
 """What an installation contains, and that it works away from the checkout, in a folder of any name.
 
-Must hold: the wheel has one top-level name and every package, YAML file and entry point of the checkout, so that adding a
-folder without naming it in pyproject.toml fails here and not at a user. Nothing is downloaded: a new environment sees
+Must hold: the wheel has one top-level name and every package, YAML file and entry point of the checkout, so that adding
+a folder without naming it in pyproject.toml fails here and not at a user. Nothing is downloaded: a new environment sees
 the dependencies of the one that runs the tests, and blocklaws comes from the wheel or the checkout alone.
 """
 
@@ -31,9 +31,7 @@ ROOMS = {
 #: A name that is no identifier, ends in what looks like a version, and has what shells and file URLs trip over.
 ODD_NAME = "block-laws.try-1 (ü)"
 
-NOT_COPIED = shutil.ignore_patterns(
-    ".git", ".venv*", "__pycache__", "build", "dist", "*.egg-info", ".*_cache", ".hypothesis"
-)
+NOT_COPIED = shutil.ignore_patterns("__pycache__", "build", "dist", "*.egg-info", ".*")
 
 
 def shipped(root: Path) -> dict[str, Path]:
@@ -82,6 +80,21 @@ def environment(tmp_path: Path) -> Callable[[], Path]:
     return make
 
 
+def project_table(root: Path) -> dict[str, Any]:
+    """Return the `project` table of pyproject.toml."""
+    table: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
+
+
+def requirements(root: Path) -> list[str]:
+    """Return every requirement of pyproject.toml, those of the extras included."""
+    project = project_table(root)
+    return [
+        *project["dependencies"],
+        *(entry for extra in project["optional-dependencies"].values() for entry in extra),
+    ]
+
+
 def install(python: Any, bin_folder: Path, *what: str | Path) -> None:
     """Install without an index, without dependencies and without build isolation: nothing is downloaded."""
     options = ["--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-q"]
@@ -120,7 +133,7 @@ def test_the_wheel_says_what_it_is(root: Path, wheel: Path) -> None:
     assert archive.read(names["licenses/LICENSE"]) == (root / "LICENSE").read_bytes()
     metadata = email.message_from_bytes(archive.read(names["METADATA"]))
     assert (metadata["Name"], metadata["License-Expression"]) == ("blocklaws", "Apache-2.0")
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = project_table(root)
     entry_points = archive.read(names["entry_points.txt"]).decode()
     declared = {"console_scripts": project["scripts"], **project["entry-points"]}
     for group, entries in declared.items():
@@ -131,18 +144,14 @@ def test_the_wheel_says_what_it_is(root: Path, wheel: Path) -> None:
 
 def test_the_plugin_is_keyed_by_its_module(root: Path) -> None:
     """Fails when a `pytest_plugins` line in somebody's conftest would register the plugin a second time."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = project_table(root)
     (entry,) = project["entry-points"]["pytest11"].items()
     assert entry[0] == entry[1]
 
 
 def test_ranges_stay_open(root: Path) -> None:
     """Fails when an upper bound or a pin keeps blocklaws out of somebody's environment."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = [
-        *project["dependencies"],
-        *(entry for extra in project["optional-dependencies"].values() for entry in extra),
-    ]
+    listed = requirements(root)
     assert [entry for entry in listed if re.search(r"==|<|~=|!=", entry)] == []
 
 
@@ -152,11 +161,7 @@ def test_every_dependency_is_pinned_for_the_tests(root: Path) -> None:
     pins = [line for line in lines if line and not line.startswith("#")]
     assert [line for line in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
     pinned = {normal(line.split("==")[0]) for line in pins}
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = [
-        *project["dependencies"],
-        *(entry for extra in project["optional-dependencies"].values() for entry in extra),
-    ]
+    listed = requirements(root)
     wanted = {normal(re.match(r"[\w.-]+", entry).group()) for entry in listed} - {"blocklaws"}  # type: ignore[union-attr]
     assert wanted - pinned == set()
 
