@@ -1,1 +1,5 @@
-"""Placeholder."""
+"""The PyTorch adapter. Importing it, and making a `TorchBackend`, must not import torch: a build does."""
+
+from blocklaws.backends.on_torch.backend import TorchBackend
+
+__all__ = ["TorchBackend"]

@@ -1,0 +1,171 @@
+"""A built block as the contract sees it: NumPy in, NumPy out, refusals in words.
+
+Must hold: arguments are never changed and results never alias them; nothing global of torch is left changed; what is
+refused is refused before anything is computed, with a ``ValueError`` that begins with the boundary that was crossed.
+Gradients are autograd's, of the same module that `forward` runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from blocklaws.backends.on_torch.arrays import NUMPY_DTYPES, Array, to_numpy, to_tensor
+from blocklaws.backends.on_torch.cache import KeyValueCache
+from blocklaws.backends.on_torch.decoder import DecoderBlock, Pass
+from blocklaws.canonical import STAGES, parameter_shapes
+from blocklaws.config import BlockConfig
+from blocklaws.errors import did_you_mean
+
+__all__ = ["TorchBlock"]
+
+
+class TorchBlock:
+    """One block on one device.
+
+    Args:
+        config: sizes and choices.
+        parameters: canonical name -> array, each of its canonical shape; copied, and cast to ``dtype``.
+        dtype: ``"float64"``, ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        device: where it computes.
+
+    Raises:
+        ValueError: ``configuration:`` for a parameter that is missing or unknown, ``component width:`` for a shape.
+    """
+
+    #: A fault of a step swaps this class for a subclass of it; a fault of the contract subclasses `TorchBlock`.
+    module_class: type[DecoderBlock] = DecoderBlock
+
+    def __init__(
+        self, config: BlockConfig, parameters: Mapping[str, npt.ArrayLike], dtype: str, device: torch.device
+    ) -> None:
+        self.config = config
+        self.dtype = NUMPY_DTYPES[dtype]
+        self.device = device
+        arrays = self._checked_parameters(parameters)
+        # A tensor made in somebody's inference mode could never require a gradient.
+        with torch.inference_mode(False):
+            self.module = self.module_class(config, {name: to_tensor(a, device) for name, a in arrays.items()})
+
+    def forward(self, x: Array, position_offset: int = 0) -> Array:
+        """Return the output of the block, [batch, token, d_model], for positions from ``position_offset`` on.
+
+        Raises:
+            ValueError: ``input rank:``, ``input width:``, ``input dtype:``, ``empty tokens:`` or ``position range:``.
+        """
+        x, offset = self._checked_input(x, position_offset)
+        with torch.inference_mode():
+            return to_numpy(self.module(to_tensor(x, self.device), Pass(offset)))
+
+    def trace(self, x: Array, position_offset: int = 0) -> dict[str, Array]:
+        """Return stage -> array, in the order of the computation; refuses as `forward` does."""
+        x, offset = self._checked_input(x, position_offset)
+        stages: dict[str, torch.Tensor] = {}
+        with torch.inference_mode():
+            self.module(to_tensor(x, self.device), Pass(offset, stages=stages))
+            return {stage: to_numpy(stages[stage]) for stage in STAGES}
+
+    def gradients(self, x: Array, cotangent: Array, position_offset: int = 0) -> dict[str, Array]:
+        """Return the gradients of sum(output * cotangent): ``input``, then each parameter by its canonical name.
+
+        Raises:
+            ValueError: as `forward`; ``cotangent shape:`` where it is not that of the input.
+        """
+        x, offset = self._checked_input(x, position_offset)
+        cotangent = np.asarray(cotangent)
+        if cotangent.shape != x.shape:
+            raise ValueError(
+                f"cotangent shape: got {cotangent.shape}, the output has {x.shape}; give one number for each"
+            )
+        self._check_dtype(cotangent, "cotangent")
+        named = list(self.module.canonical_parameters())
+        with torch.inference_mode(False), torch.enable_grad():
+            source = to_tensor(x, self.device).requires_grad_()
+            found = torch.autograd.grad(
+                self.module(source, Pass(offset)),
+                [source, *(parameter for _, parameter, _ in named)],
+                to_tensor(cotangent, self.device),
+                allow_unused=True,
+                materialize_grads=True,
+            )
+        gradients = {"input": to_numpy(found[0])}
+        for (name, _, transposed), gradient in zip(named, found[1:], strict=True):
+            gradients[name] = to_numpy(gradient.T if transposed else gradient)
+        return gradients
+
+    def parameters(self) -> dict[str, Array]:
+        """Return canonical name -> a copy of that parameter, matrices [in, out], in canonical order."""
+        return {
+            name: to_numpy(parameter.T if transposed else parameter)
+            for name, parameter, transposed in self.module.canonical_parameters()
+        }
+
+    def forward_cached(self, x: Array, cache: KeyValueCache | None) -> tuple[Array, KeyValueCache]:
+        """Return the outputs of the next tokens, [batch, token, d_model], and the cache to continue from.
+
+        ``cache`` is None at position 0 and is consumed; a refused call leaves it as it was.
+
+        Raises:
+            ValueError: as `forward`; ``released cache:`` where it was used before or has another batch size.
+        """
+        if cache is not None and not isinstance(cache, KeyValueCache):
+            raise ValueError(
+                f"released cache: got a {type(cache).__name__}; give None or the cache of an earlier forward_cached"
+            )
+        x, offset = self._checked_input(x, 0 if cache is None else cache.tokens)
+        run = Pass(offset, None if cache is None else cache.take(x.shape[0]))
+        with torch.inference_mode():
+            y = to_numpy(self.module(to_tensor(x, self.device), run))
+        assert run.cached is not None
+        return y, KeyValueCache(*run.cached)
+
+    def _checked_parameters(self, parameters: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        shapes = parameter_shapes(self.config)
+        for name in parameters:
+            if name not in shapes:
+                raise ValueError(
+                    f"configuration: parameter {name!r} is not one of a {self.config.block!r} block"
+                    f"{did_you_mean(str(name), shapes)}; give exactly {list(shapes)}"
+                )
+        missing = [name for name in shapes if name not in parameters]
+        if missing:
+            raise ValueError(f"configuration: missing parameters {missing}; give exactly {list(shapes)}")
+        arrays = {}
+        for name, shape in shapes.items():
+            array = np.asarray(parameters[name])
+            if array.shape != shape:
+                raise ValueError(f"component width: {name} has shape {array.shape}; this config needs {shape}")
+            arrays[name] = array.astype(self.dtype, copy=False)
+        return arrays
+
+    def _check_dtype(self, array: Array, what: str) -> None:
+        if array.dtype != self.dtype:
+            raise ValueError(
+                f"input dtype: the {what} is {array.dtype}, the block computes in {self.dtype}; convert one of them"
+            )
+
+    def _checked_input(self, x: Array, position_offset: int) -> tuple[Array, int]:
+        x = np.asarray(x)
+        if x.ndim != 3:
+            raise ValueError(f"input rank: got shape {x.shape}; give [batch, token, feature]")
+        _, tokens, width = x.shape
+        if width != self.config.d_model:
+            raise ValueError(f"input width: got {width} features in shape {x.shape}; d_model={self.config.d_model}")
+        self._check_dtype(x, "input")
+        if tokens == 0:
+            raise ValueError(f"empty tokens: got shape {x.shape}; give at least one token")
+        try:
+            offset = operator.index(position_offset)
+        except TypeError:
+            raise ValueError(f"position range: position_offset={position_offset!r} must be an integer") from None
+        limit = self.config.max_positions
+        if offset < 0 or offset + tokens > limit:
+            raise ValueError(
+                f"position range: {tokens} tokens from position_offset={offset} need positions "
+                f"{offset} to {offset + tokens - 1}; max_positions={limit} allows 0 to {limit - 1}"
+            )
+        return x, offset

@@ -1,0 +1,84 @@
+"""The backend: what it is called, what it can build, on which device, with which fault.
+
+Must hold: torch is imported only when a block is built or a device is asked for, so naming this backend costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy.typing as npt
+
+from blocklaws.config import BlockConfig
+from blocklaws.errors import BackendError, did_you_mean
+
+if TYPE_CHECKING:
+    from blocklaws.backends.on_torch.adapter import TorchBlock
+
+__all__ = ["TorchBackend"]
+
+
+class TorchBackend:
+    """Builds decoder blocks as ``nn.Module``s.
+
+    Args:
+        device: where the blocks compute, a name that torch knows; see `with_device`.
+        fault: the id of the fault that the blocks have, or None for right ones; see `with_fault`.
+    """
+
+    name = "torch"
+    dtypes = ("float64", "float32", "bfloat16", "float16")
+    faults: tuple[str, ...] = ()
+
+    def __init__(self, device: str = "cpu", fault: str | None = None) -> None:
+        self.device = device
+        self.fault = fault
+
+    def __repr__(self) -> str:
+        fault = "" if self.fault is None else f", fault={self.fault!r}"
+        return f"TorchBackend(device={self.device!r}{fault})"
+
+    def supports(self, config: BlockConfig) -> str | None:
+        """Return None: every config that exists can be built."""
+        return None
+
+    def build(self, config: BlockConfig, parameters: Mapping[str, npt.ArrayLike], dtype: str) -> TorchBlock:
+        """Return a block with a copy of ``parameters`` (canonical names; matrices [in, out]), computing in ``dtype``.
+
+        Raises:
+            ValueError: ``configuration:`` or ``component width:``, for the dtype or the parameters.
+        """
+        if dtype not in self.dtypes:
+            hint = did_you_mean(str(dtype), self.dtypes)
+            raise ValueError(f"configuration: dtype={dtype!r} must be one of {list(self.dtypes)}{hint}")
+        import torch
+
+        from blocklaws.backends.on_torch.adapter import TorchBlock
+
+        return TorchBlock(config, parameters, dtype, torch.device(self.device))
+
+    def with_device(self, name: str) -> TorchBackend:
+        """Return this backend on the device ``name`` (``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...).
+
+        Raises:
+            BackendError: torch has no such device here.
+        """
+        import torch
+
+        try:
+            device = torch.device(name)
+            torch.zeros(1, device=device).cpu()
+        # What torch raises depends on the device: AssertionError for a build without CUDA, UserWarning for a missing
+        # driver where warnings are errors, NotImplementedError for "meta".
+        except (RuntimeError, AssertionError, NotImplementedError, TypeError, Warning) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise BackendError(
+                f"torch has no device {name!r} here: {reason}; "
+                f"use 'cpu'{_cuda_devices(torch.cuda.device_count())} or install a torch that supports it"
+            ) from None
+        return TorchBackend(str(device), self.fault)
+
+
+def _cuda_devices(count: int) -> str:
+    return "".join(f", 'cuda:{index}'" for index in range(count))

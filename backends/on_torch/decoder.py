@@ -1,0 +1,292 @@
+"""One decoder block as an ``nn.Module``, written as the named steps of ``docs/architecture.md``.
+
+Must hold: each step is a method that no other step bypasses, so a fault is a subclass that overrides one of them; a
+trace records the tensors of the very computation that gives the output. Statistics of norms, rotary angles and the
+softmax are at least float32, and float64 in a float64 block. No step reads or writes a global setting of torch.
+
+Axes: batch, token, feature; with heads [batch, head, token, d_head]. Source: the mathematics in the design, which
+follows Vaswani et al. 2017 (section 3.2), Zhang and Sennrich 2019 (equation 4), Su et al. 2021 (equation 34) and
+Shazeer 2020 (equation 6).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from blocklaws.canonical import parameter_shapes
+from blocklaws.config import BlockConfig
+
+__all__ = ["DecoderBlock", "Pass", "Projection"]
+
+
+@dataclasses.dataclass
+class Pass:
+    """What one pass through the block carries beside the tokens.
+
+    Attributes:
+        offset: the position of the first token.
+        cached: keys and values before this call, [batch, n_kv_heads, key, d_head] each; after it, with its own.
+        stages: where the stages are recorded, or None to record nothing.
+    """
+
+    offset: int = 0
+    cached: tuple[Tensor, Tensor] | None = None
+    stages: dict[str, Tensor] | None = None
+
+    def record(self, stage: str, tensor: Tensor) -> Tensor:
+        """Keep ``tensor`` as ``stage`` where stages are wanted, and return it."""
+        if self.stages is not None:
+            self.stages[stage] = tensor
+        return tensor
+
+
+class Projection(nn.Module):
+    """y = x W + b, W stored [out, in]; not ``nn.Linear``, whose initial weights are drawn from the global generator."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.T.contiguous())
+        self.bias = None if bias is None else nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Affine(nn.Module):
+    """The gain and, for a layer norm, the bias of one norm, applied in the dtype of what they are given."""
+
+    def __init__(self, gain: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(gain)
+        self.bias = None if bias is None else nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = x * self.gain.to(x.dtype)
+        return scaled if self.bias is None else scaled + self.bias.to(x.dtype)
+
+
+class DecoderBlock(nn.Module):
+    """A decoder block of one config, from canonical tensors: name -> tensor, matrices [in, out]."""
+
+    def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype = tensors["attention.query"].dtype
+        self.wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+        self.attention_affine = Affine(tensors["attention_norm.gain"], tensors.get("attention_norm.bias"))
+        self.feed_forward_affine = Affine(tensors["feed_forward_norm.gain"], tensors.get("feed_forward_norm.bias"))
+
+        def projection(name: str) -> Projection:
+            return Projection(tensors[name], tensors.get(f"{name}_bias"))
+
+        self.query_projection = projection("attention.query")
+        self.key_projection = projection("attention.key")
+        self.value_projection = projection("attention.value")
+        self.output_projection = projection("attention.output")
+        self.gate_projection = projection("feed_forward.gate") if config.gated else None
+        self.up_projection = projection("feed_forward.up")
+        self.down_projection = projection("feed_forward.down")
+
+    def canonical_parameters(self) -> Iterator[tuple[str, nn.Parameter, bool]]:
+        """Yield (canonical name, parameter, whether it is stored transposed) in canonical order."""
+        for name, shape in parameter_shapes(self.config).items():
+            part, _, leaf = name.partition(".")
+            if part.endswith("_norm"):
+                path = f"{part.removesuffix('_norm')}_affine.{leaf}"
+            elif leaf.endswith("_bias"):
+                path = f"{leaf.removesuffix('_bias')}_projection.bias"
+            else:
+                path = f"{leaf}_projection.weight"
+            yield name, self.get_parameter(path), len(shape) == 2
+
+    def forward(self, x: Tensor, run: Pass | None = None) -> Tensor:
+        """Return the output, [batch, token, d_model] like ``x``; ``run`` carries offset, cache and stages."""
+        run = Pass() if run is None else run
+        run.record("input", x)
+        middle = run.record("after_attention", self.attention_half(x, run))
+        return run.record("output", self.feed_forward_half(middle, run))
+
+    # The two halves: a branch with its norm and its addition (Xiong et al. 2020, figure 1).
+
+    def attention_half(self, x: Tensor, run: Pass) -> Tensor:
+        if self.config.placement == "pre":
+            normed = run.record("attention_norm", self.attention_norm(x))
+            return self.add_attention(x, run.record("attention_branch", self.attention(normed, run)))
+        branch = run.record("attention_branch", self.attention(x, run))
+        return run.record("attention_norm", self.attention_norm(self.add_attention(x, branch)))
+
+    def feed_forward_half(self, x: Tensor, run: Pass) -> Tensor:
+        if self.config.placement == "pre":
+            normed = run.record("feed_forward_norm", self.feed_forward_norm(x))
+            return self.add_feed_forward(x, run.record("feed_forward_branch", self.feed_forward(normed)))
+        branch = run.record("feed_forward_branch", self.feed_forward(x))
+        return run.record("feed_forward_norm", self.feed_forward_norm(self.add_feed_forward(x, branch)))
+
+    def add_attention(self, x: Tensor, branch: Tensor) -> Tensor:
+        return x + branch
+
+    def add_feed_forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        return x + branch
+
+    # Norms.
+
+    def standardize(self, x: Tensor, eps: float) -> Tensor:
+        """Return ``x`` with the scale (rms) or the mean and scale (layer) of each token removed, in the wide dtype."""
+        x = x.to(self.wide)
+        if self.config.norm == "layer":
+            # Subtracted before squaring: E[x^2] - E[x]^2 cancels where the mean is large.
+            x = x - x.mean(-1, keepdim=True)
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+    def attention_norm(self, x: Tensor) -> Tensor:
+        affine: Tensor = self.attention_affine(self.standardize(x, self.config.norm_eps))
+        return affine.to(x.dtype)
+
+    def feed_forward_norm(self, x: Tensor) -> Tensor:
+        affine: Tensor = self.feed_forward_affine(self.standardize(x, self.config.norm_eps))
+        return affine.to(x.dtype)
+
+    # Attention.
+
+    def attention(self, n: Tensor, run: Pass) -> Tensor:
+        """Return the attention branch, [batch, token, d_model]."""
+        config = self.config
+        query = self.split_heads(self.project_query(n), config.n_heads)
+        key = self.split_heads(self.project_key(n), config.n_kv_heads)
+        value = self.split_heads(self.project_value(n), config.n_kv_heads)
+        query_positions = self.positions(n.shape[1], run.offset)
+        if config.rotary is not None:
+            angles = self.rotary_angles(query_positions)
+            query, key = self.rotate(query, angles), self.rotate(key, angles)
+        run.record("query", query)
+        run.record("key", key)
+        run.record("value", value)
+        key_positions = query_positions
+        if run.cached is not None:
+            past = run.cached[0].shape[2]
+            key_positions = self.positions(past + n.shape[1], run.offset - past)
+        run.cached = key, value = self.extend_cache(run.cached, key, value)
+        key, value = self.repeat_heads(key), self.repeat_heads(value)
+        visible = self.visible(query_positions, key_positions)
+        if run.stages is not None:
+            # The fused kernel keeps its weights to itself; these are the same ones from the same steps.
+            weights = self.softmax(self.scores(query, key), visible)
+            run.record("attention_weights", weights.to(self.dtype))
+        return self.project_output(self.merge_heads(self.attend(query, key, value, visible)))
+
+    def project_query(self, n: Tensor) -> Tensor:
+        projected: Tensor = self.query_projection(n)
+        return projected
+
+    def project_key(self, n: Tensor) -> Tensor:
+        projected: Tensor = self.key_projection(n)
+        return projected
+
+    def project_value(self, n: Tensor) -> Tensor:
+        projected: Tensor = self.value_projection(n)
+        return projected
+
+    def split_heads(self, a: Tensor, heads: int) -> Tensor:
+        """Return [batch, heads, token, d_head] from [batch, token, heads d_head]; head i owns its run of columns."""
+        return a.view(*a.shape[:-1], heads, self.config.d_head).transpose(1, 2)
+
+    def positions(self, tokens: int, offset: int) -> Tensor:
+        """Return the positions offset .. offset + tokens - 1, [token], on the device of the parameters."""
+        return torch.arange(offset, offset + tokens, device=self.query_projection.weight.device)
+
+    def rotary_frequencies(self) -> Tensor:
+        """Return base^(-2 i / d_head), radians a position, [d_head / 2], in float64."""
+        device = self.query_projection.weight.device
+        exponents = torch.arange(0, self.config.d_head, 2, dtype=torch.float64, device=device) / self.config.d_head
+        return torch.pow(self.config.rotary_base, -exponents)
+
+    def rotary_angles(self, positions: Tensor) -> Tensor:
+        """Return radians, [token, d_head / 2]; float64, because float32 is 2e-4 off at position 4000."""
+        return positions.to(torch.float64).unsqueeze(-1) * self.rotary_frequencies()
+
+    def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
+        """Turn each pair of features of query or key, [batch, heads, token, d_head], by its angle."""
+        cos, sin = angles.cos().to(self.wide), angles.sin().to(self.wide)
+        first, second = self.pairs(a.to(self.wide))
+        return self.join_pairs(first * cos - second * sin, first * sin + second * cos).to(a.dtype)
+
+    def pairs(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first and the second feature of every pair, [..., d_head / 2] each."""
+        if self.config.rotary == "interleaved":
+            return a[..., 0::2], a[..., 1::2]
+        first, second = a.chunk(2, dim=-1)
+        return first, second
+
+    def join_pairs(self, first: Tensor, second: Tensor) -> Tensor:
+        """Undo `pairs`."""
+        if self.config.rotary == "interleaved":
+            return torch.stack((first, second), dim=-1).flatten(-2)
+        return torch.cat((first, second), dim=-1)
+
+    def extend_cache(self, cached: tuple[Tensor, Tensor] | None, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return all keys and values so far, [batch, n_kv_heads, key, d_head] each."""
+        if cached is None:
+            return key, value
+        return torch.cat((cached[0], key), dim=2), torch.cat((cached[1], value), dim=2)
+
+    def repeat_heads(self, a: Tensor) -> Tensor:
+        """Return key or value for each query head: head i reads key/value head i // group (Ainslie et al. 2023)."""
+        return a if self.config.group == 1 else a.repeat_interleave(self.config.group, dim=1)
+
+    def score_scale(self) -> float:
+        return float(self.config.d_head**-0.5)
+
+    def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return [query, key], True where a query may look at a key: not after itself."""
+        return key_positions <= query_positions.unsqueeze(-1)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+        """Return [batch, n_heads, token, d_head]: `scores`, `softmax` and `mix` in one fused kernel."""
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=self.score_scale())
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return q . k / sqrt(d_head), [batch, n_heads, query, key], in the wide dtype."""
+        return query.to(self.wide) @ key.to(self.wide).mT * self.score_scale()
+
+    def softmax(self, scores: Tensor, visible: Tensor) -> Tensor:
+        """Return the weights over the keys; a hidden key weighs exactly zero."""
+        return scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
+
+    def mix(self, weights: Tensor, value: Tensor) -> Tensor:
+        """Return the values of the keys, weighted, [batch, n_heads, query, d_head]."""
+        return (weights @ value.to(weights.dtype)).to(value.dtype)
+
+    def merge_heads(self, a: Tensor) -> Tensor:
+        """Return [batch, token, n_heads d_head], heads joined in order."""
+        return a.transpose(1, 2).flatten(-2)
+
+    def project_output(self, a: Tensor) -> Tensor:
+        projected: Tensor = self.output_projection(a)
+        return projected
+
+    # Feed-forward.
+
+    def activate(self, a: Tensor) -> Tensor:
+        match self.config.feed_forward:
+            case "swiglu":
+                return F.silu(a)
+            case "gelu":
+                return F.gelu(a)
+            case "gelu_tanh":
+                return F.gelu(a, approximate="tanh")
+            case "relu":
+                return F.relu(a)
+
+    def feed_forward(self, n: Tensor) -> Tensor:
+        """Return the feed-forward branch, [batch, token, d_model]."""
+        if self.gate_projection is not None:
+            inner = self.activate(self.gate_projection(n)) * self.up_projection(n)
+        else:
+            inner = self.activate(self.up_projection(n))
+        branch: Tensor = self.down_projection(inner)
+        return branch
