@@ -1,0 +1,124 @@
+"""The backend of one mapping: what it supports, and how a block of it is built.
+
+Must hold: loading and `supports` import nothing; `build` imports the framework and the layer. A layer that cannot be
+built, or that does not fit its mapping, is a `BackendError` with the place in the file.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Mapping as Named
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from blocklaws.backends.mapped.block import MappedBlock
+from blocklaws.backends.mapped.driver import Driver, load_driver
+from blocklaws.backends.mapped.rotary import feature_order
+from blocklaws.backends.mapped.schema import Mapping
+from blocklaws.backends.mapped.stages import check_modules
+from blocklaws.backends.mapped.values import Scope
+from blocklaws.config import BlockConfig
+from blocklaws.errors import BackendError
+
+__all__ = ["MappedBackend"]
+
+
+class MappedBackend:
+    """A layer of another project, driven by a mapping file.
+
+    Attributes:
+        name: the name in the file, with the variant in brackets.
+        dtypes: the dtypes it is verified in.
+        multiples: what sizes must divide by.
+        deterministic: whether two equal calls give equal bits.
+        cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
+    """
+
+    def __init__(self, mapping: Mapping, device: str | None = None) -> None:
+        self._mapping, self._device = mapping, device
+        self.name = mapping.name
+        self.dtypes = mapping.dtypes
+        self.multiples = dict(mapping.multiples)
+        self.deterministic = mapping.deterministic
+        self.cannot = dict(mapping.cannot)
+
+    def __repr__(self) -> str:
+        return f"<mapped backend {self.name}>"
+
+    def with_device(self, device: str) -> MappedBackend:
+        """Return the same backend on a device of the framework.
+
+        Raises:
+            BackendError: there is no such device here.
+        """
+        self._check_needs()
+        load_driver(self._mapping.framework, self.dtypes[0], device)
+        return MappedBackend(self._mapping, device)
+
+    def supports(self, config: BlockConfig) -> str | None:
+        """Return None, or a sentence why the layer is not such a block."""
+        words = {name: getattr(config, name, None) for name in self._mapping.choices}
+        words["heads"] = "equal" if config.group == 1 else "grouped"
+        for name, allowed in self._mapping.choices.items():
+            if words[name] not in allowed:
+                offered = " or ".join(_word(word) for word in allowed)
+                return f"{name} is {_word(words[name])}; the mapping supports {offered}"
+        for condition in self._mapping.conditions:
+            if not condition.that(lambda name: getattr(config, name)):
+                return f"{condition.that.text} does not hold: {condition.why}"
+        return None
+
+    def build(self, config: BlockConfig, parameters: Named[str, Any], dtype: str) -> MappedBlock:
+        """Return the layer as a block.
+
+        Args:
+            config: a config that `supports` has no objection to.
+            parameters: canonical name -> array.
+            dtype: one of ``dtypes``.
+
+        Raises:
+            BackendError: the layer cannot be imported or built, or does not fit the mapping.
+        """
+        mapping = self._mapping
+        reason = self.supports(config)
+        if reason is None and dtype not in self.dtypes:
+            reason = self.cannot.get(dtype, f"dtype {dtype} is not among {', '.join(self.dtypes)}")
+        if reason is not None:
+            raise BackendError(f"{self.name}: {reason}")
+        self._check_needs()
+        driver = load_driver(mapping.framework, dtype, self._device)
+        built = self._build_objects(driver, config, dtype)
+        layer = driver.prepare(built["layer"])
+        check_modules(mapping.stages, driver.modules(layer))
+        order = feature_order(config, mapping.rotary)
+        layout = mapping.parameters.lay_out(config, parameters, driver.shapes(layer), order)
+        layer = driver.assign(layer, layout.arrays)
+        numpy_dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        return MappedBlock(mapping, driver, layer, built, layout, order, config, numpy_dtype)
+
+    def _build_objects(self, driver: Driver, config: BlockConfig, dtype: str) -> dict[str, Any]:
+        words = {**config.as_dict(), "dtype": driver.dtype, "dtype_name": dtype}
+        scope = Scope(words, self._mapping.build, driver.array)
+        with driver.building():
+            return {name: scope.look_up(name) for name in self._mapping.build}
+
+    def _check_needs(self) -> None:
+        for distribution, (least, node) in self._mapping.needs.items():
+            wanted = f"{distribution}>={least}" if least else distribution
+            try:
+                version = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                node.refuse(f"{self.name} needs {wanted}, which is not installed; pip install '{wanted}'")
+            if least and _numbers(version) < _numbers(least):
+                node.refuse(f"{self.name} needs {wanted}, but {version} is installed; pip install '{wanted}'")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
+
+
+def _word(word: Any) -> str:
+    return {None: "null", True: "true", False: "false"}.get(word, str(word))

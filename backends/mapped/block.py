@@ -1,0 +1,176 @@
+"""A layer of another project as a block: the adapter contract over one mapping and one driver.
+
+Must hold: the block has exactly the methods its mapping declares (a capability is found by presence), the caller's
+arrays are never handed to the layer itself, and errors of the layer pass through as they are. Must not import a
+framework.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from blocklaws.backends.mapped.driver import Driver
+from blocklaws.backends.mapped.operations import Array
+from blocklaws.backends.mapped.parameters import Layout
+from blocklaws.backends.mapped.rotary import cos_sin
+from blocklaws.backends.mapped.schema import Mapping, Passing
+from blocklaws.backends.mapped.stages import capture
+from blocklaws.backends.mapped.values import Scope
+from blocklaws.config import BlockConfig
+
+__all__ = ["MappedBlock"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cache:
+    """The layer's own cache and how many tokens it has seen."""
+
+    tokens: int
+    native: Any
+
+
+class MappedBlock:
+    """One layer, filled and ready.
+
+    Args:
+        mapping: what the file says.
+        driver: the framework.
+        layer: the layer with its parameters assigned.
+        built: name -> object of the ``build:`` section.
+        layout: the parameters as the layer holds them.
+        order: the layer's order of the rotated features (see `rotary.feature_order`).
+        dtype: the NumPy dtype of inputs.
+    """
+
+    def __init__(
+        self,
+        mapping: Mapping,
+        driver: Driver,
+        layer: Any,
+        built: dict[str, Any],
+        layout: Layout,
+        order: Array | None,
+        config: BlockConfig,
+        dtype: np.dtype[np.generic],
+    ) -> None:
+        self._mapping, self._driver, self._layer, self._built = mapping, driver, layer, built
+        self._layout, self._order, self._config, self._dtype = layout, order, config, dtype
+        # Capabilities are found by presence, so a method that the mapping does not declare must not be there at all.
+        self.trace: Callable[..., dict[str, Array]]
+        self.gradients: Callable[..., dict[str, Array]]
+        self.parameters: Callable[[], dict[str, Array]]
+        self.forward_cached: Callable[[Any, Any], tuple[Array, Any]]
+        if mapping.stages:
+            self.trace = self._trace
+        if "gradients" not in mapping.cannot:
+            self.gradients = self._gradients
+        if "parameters" not in mapping.cannot:
+            self.parameters = self._parameters
+        if mapping.cached is not None:
+            self.forward_cached = self._forward_cached
+
+    def forward(self, x: Any, position_offset: int = 0) -> Array:
+        """Return the output [batch, token, d_model] for an input of that shape."""
+        x = self._admit(x)
+        with self._driver.inference():
+            return self._driver.numpy(self._output(self._layer, self._driver.array(x), x.shape, position_offset))
+
+    def _trace(self, x: Any, position_offset: int = 0) -> dict[str, Array]:
+        """Return the stages that the mapping captures, with the input and the output."""
+        x = self._admit(x)
+        output: Array = x
+
+        def run() -> Array:
+            nonlocal output
+            output = self.forward(x, position_offset)
+            return output
+
+        stages = capture(self._mapping.stages, self._driver, self._layer, self._config, self._order, run)
+        return {"input": x, **stages, "output": output}
+
+    def _gradients(self, x: Any, cotangent: Any, position_offset: int = 0) -> dict[str, Array]:
+        """Return the gradient of sum(output * cotangent) by the input and by each canonical parameter."""
+        x = self._admit(x)
+
+        def function(layer: Any, native: Any) -> Any:
+            return self._output(layer, native, x.shape, position_offset)
+
+        by_input, by_parameter = self._driver.gradients(
+            function, self._layer, x, np.asarray(cotangent).astype(self._dtype)
+        )
+        return {"input": by_input, **self._layout.read(by_parameter, difference=True)}
+
+    def _parameters(self) -> dict[str, Array]:
+        """Return the parameters as the layer holds them, in canonical names and layouts."""
+        return self._layout.read(self._driver.read(self._layer))
+
+    def _forward_cached(self, x: Any, cache: _Cache | None) -> tuple[Array, _Cache]:
+        """Return the output of tokens that follow those in ``cache`` (None: the first ones), and the cache after."""
+        assert self._mapping.cached is not None
+        x, cached = self._admit(x), self._mapping.cached
+        with self._driver.inference():
+            if cache is None:
+                words = {**self._config.as_dict(), **self._built, "batch": x.shape[0]}
+                cache = _Cache(0, cached.start.resolve(Scope(words, {}, self._driver.array)))
+            native = self._driver.array(x)
+            result = self._call(cached.passing, self._layer, native, x.shape, cache.tokens, cache)
+            after = cache.native if cached.cache_output is None else result[cached.cache_output]
+            output = self._driver.numpy(_take(result, cached.passing.output))
+        return output, _Cache(cache.tokens + x.shape[1], after)
+
+    def _admit(self, x: Any) -> Array:
+        x = np.asarray(x)
+        if x.ndim != 3:  # positions and mask are made from its shape, so the harness itself cannot go on
+            raise ValueError(
+                f"input rank: x has shape {x.shape}; expected [batch, token, d_model={self._config.d_model}]"
+            )
+        return x.astype(self._dtype)  # a copy, always
+
+    def _output(self, layer: Any, native: Any, shape: tuple[int, ...], offset: int) -> Any:
+        passing = self._mapping.passing
+        return _take(self._call(passing, layer, native, shape, offset), passing.output)
+
+    def _call(
+        self,
+        passing: Passing,
+        layer: Any,
+        native: Any,
+        shape: tuple[int, ...],
+        offset: int,
+        cache: _Cache | None = None,
+    ) -> Any:
+        """Call the layer with what the harness makes for this input; ``cache`` is known as ``$cache``.
+
+        Without a cache the keys are the tokens of this call, wherever they are; with one they begin at position 0.
+        """
+        config, (batch, tokens) = self._config, shape[:2]
+        positions = np.arange(offset, offset + tokens)
+        cos, sin = (table.astype(self._dtype) for table in cos_sin(config, self._mapping.rotary, positions))
+        before = 0 if cache is None else cache.tokens
+        ready: dict[str, Any] = {
+            **config.as_dict(),
+            **self._built,
+            "layer": layer,
+            "input": native,
+            "offset": offset,
+            "positions": positions,
+            "batch_positions": np.broadcast_to(positions, (batch, tokens)),
+            "cos": cos,
+            "sin": sin,
+            "batch": batch,
+            "tokens": tokens,
+            "keys": before + tokens,
+            "cache": None if cache is None else cache.native,
+        }
+        if passing.mask.form != "builtin":
+            ready["mask"] = passing.mask.array(before, batch, config.n_heads, tokens, self._dtype)
+        function, arguments, keywords = passing.call.parts(Scope(ready, self._mapping.inputs, self._driver.array))
+        return function(*arguments, **keywords)
+
+
+def _take(result: Any, part: int | str | None) -> Any:
+    return result if part is None else result[part]
