@@ -52,8 +52,8 @@ OTHER_FOLDERS = {"benchmarks", "docs", "examples", "tests"}
 #: What commands leave at the root, as .gitignore lists it, and the folders of tools that start with a dot.
 LEFT_BY_COMMANDS = re.compile(r"__pycache__|build|dist|.*\.egg-info|\..*")
 
-#: A module says one thing; longer ones have been split so far.
-LONGEST_MODULE = 400
+#: About what can be read in one sitting. Split a module where it has two reasons to change, not to get below a number.
+LONGEST_MODULE = 450
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,6 +242,8 @@ def test_every_module_has_a_docstring(root: Path) -> None:
 def test_no_module_outgrows_one_sitting(root: Path) -> None:
     """Fails when a module has probably got a second reason to change."""
     lengths = {path.relative_to(root).as_posix(): len(path.read_bytes().splitlines()) for path in sources(root)}
+    # A file of tests is read a test at a time.
+    lengths = {name: lines for name, lines in lengths.items() if not name.startswith("tests/")}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
 
 
