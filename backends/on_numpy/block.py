@@ -1,0 +1,185 @@
+"""The block: two halves, each a branch with its norm and its residual addition, and what a caller may ask of them.
+
+Must hold: a call keeps nothing and modifies nothing it was given; what it returns shares no memory with what it was
+given. Arithmetic is IEEE 754's: what overflows is an infinity in the result, not a warning. A refused call leaves no
+trace. The capabilities and their arrays are those of the adapter contract.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import ParamSpec, SupportsIndex, TypeVar
+
+import numpy as np
+
+from blocklaws.backends.on_numpy.attention import AttentionSteps
+from blocklaws.backends.on_numpy.boundaries import admit_cotangent, admit_input, admit_offset, admit_parameters
+from blocklaws.backends.on_numpy.cache import Call, KeyValueCache
+from blocklaws.backends.on_numpy.feed_forward import FeedForwardSteps
+from blocklaws.backends.on_numpy.norms import NormSteps
+from blocklaws.backends.on_numpy.precision import Precision
+from blocklaws.backends.on_numpy.shapes import AnyArray, Numbers, Stream
+from blocklaws.backends.on_numpy.steps import Gradients, Pullback, PullbackOfTwo, chain
+from blocklaws.canonical import STAGES
+from blocklaws.config import BlockConfig
+
+__all__ = ["NumpyBlock"]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def _ieee(capability: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    @wraps(capability)
+    def quiet(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        with np.errstate(all="ignore"):
+            return capability(*args, **kwargs)
+
+    return quiet
+
+
+class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
+    """One decoder block in NumPy.
+
+    Args:
+        config: the sizes and choices.
+        parameters: name -> array, [in, out] for a matrix; copied.
+        precision: the dtype.
+
+    Raises:
+        ValueError: a parameter is missing, unknown or of the wrong shape.
+    """
+
+    def __init__(self, config: BlockConfig, parameters: Mapping[str, AnyArray], precision: Precision) -> None:
+        super().__init__(config, admit_parameters(config, parameters, precision), precision)
+
+    # --- the two halves; Xiong et al. 2020, figure 1: post-norm on its left, pre-norm on its right ---
+
+    def add_attention(self, x: Stream, branch: Stream) -> tuple[Stream, PullbackOfTwo]:
+        """Return the first residual addition."""
+        return self.rounded(x + branch, self.pull_add_attention)
+
+    def pull_add_attention(self, cotangent: Stream, _: Gradients) -> tuple[Stream, Stream]:
+        """Return the cotangents of the residual stream and of the attention branch."""
+        return cotangent, cotangent
+
+    def add_feed_forward(self, x: Stream, branch: Stream) -> tuple[Stream, PullbackOfTwo]:
+        """Return the second residual addition."""
+        return self.rounded(x + branch, self.pull_add_feed_forward)
+
+    def pull_add_feed_forward(self, cotangent: Stream, _: Gradients) -> tuple[Stream, Stream]:
+        """Return the cotangents of the residual stream and of the feed-forward branch."""
+        return cotangent, cotangent
+
+    def attention_half(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
+        """Return ``x + MHA(norm(x))`` (pre) or ``norm(x + MHA(x))`` (post)."""
+        if self.config.placement == "pre":
+            normed, pull_norm = self.attention_norm(x)
+            branch, pull_branch = self.attention(normed, call)
+            value, pull_add = self.add_attention(x, branch)
+            pullback = self._residual(chain(pull_norm, pull_branch), pull_add)
+        else:
+            branch, pull_branch = self.attention(x, call)
+            added, pull_add = self.add_attention(x, branch)
+            value, pull_norm = self.attention_norm(added)
+            normed, pullback = value, chain(self._residual(pull_branch, pull_add), pull_norm)
+        call.stages.update(attention_norm=normed, after_attention=value)
+        return value, pullback
+
+    def feed_forward_half(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
+        """Return ``x + FFN(norm(x))`` (pre) or ``norm(x + FFN(x))`` (post)."""
+        if self.config.placement == "pre":
+            normed, pull_norm = self.feed_forward_norm(x)
+            branch, pull_branch = self.feed_forward(normed)
+            value, pull_add = self.add_feed_forward(x, branch)
+            pullback = self._residual(chain(pull_norm, pull_branch), pull_add)
+        else:
+            branch, pull_branch = self.feed_forward(x)
+            added, pull_add = self.add_feed_forward(x, branch)
+            value, pull_norm = self.feed_forward_norm(added)
+            normed, pullback = value, chain(self._residual(pull_branch, pull_add), pull_norm)
+        call.stages.update(feed_forward_norm=normed, feed_forward_branch=branch, output=value)
+        return value, pullback
+
+    def _residual(self, pull_branch: Pullback, pull_add: PullbackOfTwo) -> Pullback:
+        return partial(self._pull_residual, pull_branch, pull_add)
+
+    def _pull_residual(
+        self, pull_branch: Pullback, pull_add: PullbackOfTwo, cotangent: Stream, gradients: Gradients
+    ) -> Stream:
+        to_x, to_branch = pull_add(cotangent, gradients)
+        return self.precision.round(to_x + pull_branch(to_branch, gradients))
+
+    def run(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
+        """Return the output of the block; every stage is left in ``call``."""
+        call.stages["input"] = x
+        after_attention, pull_attention = self.attention_half(x, call)
+        output, pull_feed_forward = self.feed_forward_half(after_attention, call)
+        return output, chain(pull_attention, pull_feed_forward)
+
+    # --- the capabilities --------------------------------------------------------------------------------------------
+
+    def _begin(self, x: AnyArray, position_offset: SupportsIndex) -> tuple[Stream, Call]:
+        own = admit_input(x, self.config, self.precision)
+        tokens = own.shape[1]
+        return own, Call(self.positions(tokens, admit_offset(position_offset, tokens, self.config)))
+
+    @_ieee
+    def forward(self, x: AnyArray, position_offset: SupportsIndex = 0) -> Stream:
+        """Return the output, shaped as ``x``: [batch, token, d_model].
+
+        Raises:
+            ValueError: rank, width, number of tokens, dtype or position is refused.
+        """
+        output, _ = self.run(*self._begin(x, position_offset))
+        return self.precision.leave(output)
+
+    @_ieee
+    def trace(self, x: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
+        """Return stage -> array for every stage, in the order of the computation.
+
+        With the norms after the additions, ``attention_norm`` is ``after_attention`` and ``feed_forward_norm`` is
+        ``output``: a norm's stage is what the norm gives. Raises as ``forward`` does.
+        """
+        own, call = self._begin(x, position_offset)
+        self.run(own, call)
+        return {stage: self.precision.leave(call.stages[stage]) for stage in STAGES}
+
+    @_ieee
+    def gradients(self, x: AnyArray, cotangent: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
+        """Return the gradient of ``sum(cotangent * output)`` by ``"input"`` and by every parameter name.
+
+        Raises:
+            ValueError: as ``forward``, or the cotangent is not shaped as the output.
+        """
+        own, call = self._begin(x, position_offset)
+        own_cotangent = admit_cotangent(cotangent, own, self.precision)
+        _, pullback = self.run(own, call)
+        by_parameter: Gradients = {}
+        gradients = {"input": pullback(own_cotangent, by_parameter)}
+        gradients.update((name, by_parameter[name]) for name in self._parameters)
+        return {name: self.precision.leave(gradient) for name, gradient in gradients.items()}
+
+    def parameters(self) -> dict[str, Numbers]:
+        """Return name -> copy of each parameter, in canonical order."""
+        return {name: self.precision.leave(self.parameter(name)) for name in self._parameters}
+
+    @_ieee
+    def forward_cached(self, x: AnyArray, cache: KeyValueCache | None) -> tuple[Stream, KeyValueCache]:
+        """Return the output of the next tokens and the cache to continue from; ``cache`` is None at the start.
+
+        Positions continue where the cache ends. The cache given is released.
+
+        Raises:
+            ValueError: as ``forward``, or the cache was released before or holds another batch.
+        """
+        own, call = self._begin(x, 0 if cache is None else cache.length)
+        if cache is not None:
+            call.past = cache.look(len(own))
+            cache.release()
+        output, _ = self.run(own, call)
+        return self.precision.leave(output), self.make_cache(call)
+
+    def make_cache(self, call: Call) -> KeyValueCache:
+        """Return the cache that the next call continues from."""
+        assert call.present is not None
+        return KeyValueCache(call.present)

@@ -1,0 +1,75 @@
+"""The two norms of a block.
+
+Must hold: the statistics of a token are taken over its own features alone, in float32 at least; the epsilon is inside
+the root; each norm has a gain (and, for a layer norm, a bias) of its own.
+
+Sources: rms norm, Zhang and Sennrich 2019, equation 4; layer norm, Ba, Kiros and Hinton 2016, equations 3 and 4.
+"""
+
+from functools import partial
+
+import numpy as np
+from jaxtyping import Float
+
+from blocklaws.backends.on_numpy.shapes import Column, Stream
+from blocklaws.backends.on_numpy.steps import Gradients, Pullback, Steps, accumulate, chain
+
+__all__ = ["NormSteps", "mean_of_features"]
+
+
+def mean_of_features(x: Float[np.ndarray, "*rest feature"]) -> Float[np.ndarray, "*rest 1"]:
+    """Return the mean over the last axis, which stays as an axis of 1."""
+    mean: np.ndarray = np.add.reduce(x, axis=-1, keepdims=True) / x.shape[-1]
+    return mean
+
+
+class NormSteps(Steps):
+    """``standardize`` and the two norms that use it."""
+
+    def standardize(self, x: Stream, eps: float) -> tuple[Stream, Pullback]:
+        """Return ``x / sqrt(mean(x^2) + eps)``, for a layer norm of ``x - mean(x)``: no gain and no bias yet."""
+        if self.config.norm == "layer":
+            x = x - mean_of_features(x)
+        root = np.sqrt(mean_of_features(x * x) + eps)
+        core = x / root
+        return self.rounded(core, partial(self.pull_standardize, core, root))
+
+    def pull_standardize(self, core: Stream, root: Column, cotangent: Stream, _: Gradients) -> Stream:
+        """Return the cotangent of ``x``.
+
+        ``d core_i / d x_j = (delta_ij - core_i core_j / d_model) / root``, and centring is its own transpose.
+        """
+        along = cotangent - core * mean_of_features(core * cotangent)
+        if self.config.norm == "layer":
+            along = along - mean_of_features(cotangent)
+        result: np.ndarray = along / root
+        return result
+
+    def affine(self, core: Stream, norm: str) -> tuple[Stream, Pullback]:
+        """Return ``core * gain + bias`` with the parameters of the norm of that name."""
+        value = core * self.parameter(f"{norm}.gain")
+        if self.has(f"{norm}.bias"):
+            value = value + self.parameter(f"{norm}.bias")
+        return self.rounded(value, partial(self.pull_affine, core, norm))
+
+    def pull_affine(self, core: Stream, norm: str, cotangent: Stream, gradients: Gradients) -> Stream:
+        """Return the cotangent of ``core``; add the gradients of the gain and of the bias."""
+        accumulate(gradients, f"{norm}.gain", (cotangent * core).sum((0, 1)))
+        if self.has(f"{norm}.bias"):
+            accumulate(gradients, f"{norm}.bias", cotangent.sum((0, 1)))
+        result: np.ndarray = cotangent * self.parameter(f"{norm}.gain")
+        return result
+
+    def norm(self, x: Stream, name: str) -> tuple[Stream, Pullback]:
+        """Return the norm of that name, ``attention_norm`` or ``feed_forward_norm``."""
+        core, pull_core = self.standardize(x, self.config.norm_eps)
+        value, pull_affine = self.affine(core, name)
+        return value, chain(pull_core, pull_affine)
+
+    def attention_norm(self, x: Stream) -> tuple[Stream, Pullback]:
+        """Return the norm of the attention half."""
+        return self.norm(x, "attention_norm")
+
+    def feed_forward_norm(self, x: Stream) -> tuple[Stream, Pullback]:
+        """Return the norm of the feed-forward half."""
+        return self.norm(x, "feed_forward_norm")

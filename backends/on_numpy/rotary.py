@@ -1,0 +1,66 @@
+"""Rotary positions: each pair of features of a query or key is turned by an angle that grows with the position.
+
+Must hold: values are not turned; angles are computed in float64 in every dtype, because a float32 product of a far
+position and a frequency has lost whole digits of the angle; a turn keeps the length of each pair.
+
+Sources: Su et al. 2021, equation 34 (interleaved pairs); Black et al. 2022, section 2.1 (half-split pairs).
+"""
+
+from functools import partial
+
+import numpy as np
+
+from blocklaws.backends.on_numpy.shapes import Angles, Frequencies, Heads, Positions
+from blocklaws.backends.on_numpy.steps import Gradients, Pullback, Steps, chain
+
+__all__ = ["RotarySteps"]
+
+
+class RotarySteps(Steps):
+    """The steps that turn queries and keys."""
+
+    def rotary_frequencies(self) -> Frequencies:
+        """Return radians a position for each pair i: ``rotary_base^(-2 i / d_head)``."""
+        frequencies: np.ndarray = self.config.rotary_base ** (-np.arange(0, self.config.d_head, 2) / self.config.d_head)
+        return frequencies
+
+    def rotary_angles(self, positions: Positions) -> Angles:
+        """Return the angle in radians by which each pair of each token is turned."""
+        angles: np.ndarray = positions[:, None] * self.rotary_frequencies()
+        return angles
+
+    def rotary_pairs(self) -> tuple[slice, slice]:
+        """Return where the first and the second feature of each pair lie within a head."""
+        if self.config.rotary == "interleaved":
+            return slice(0, None, 2), slice(1, None, 2)
+        half = self.config.d_head // 2
+        return slice(None, half), slice(half, None)
+
+    def turn(
+        self,
+        a: Heads,
+        cosine: Angles,
+        sine: Angles,
+    ) -> Heads:
+        """Return each pair (a, b) as ``(a cos - b sin, a sin + b cos)``."""
+        first, second = self.rotary_pairs()
+        turned = np.empty_like(a)
+        turned[..., first] = a[..., first] * cosine - a[..., second] * sine
+        turned[..., second] = a[..., first] * sine + a[..., second] * cosine
+        return turned
+
+    def place(self, a: Heads, positions: Positions) -> tuple[Heads, Pullback]:
+        """Return a query or a key turned to its positions, where the block has rotary positions."""
+        if self.config.rotary is None:
+            return a, chain()
+        return self.rotate(a, self.rotary_angles(positions))
+
+    def rotate(self, a: Heads, angles: Angles) -> tuple[Heads, Pullback]:
+        """Return a query or a key, turned; the pullback turns back."""
+        computing = self.precision.computing
+        cosine, sine = np.cos(angles).astype(computing, copy=False), np.sin(angles).astype(computing, copy=False)
+        return self.rounded(self.turn(a, cosine, sine), partial(self.pull_rotate, cosine, sine))
+
+    def pull_rotate(self, cosine: Angles, sine: Angles, cotangent: Heads, _: Gradients) -> Heads:
+        """Return the cotangent of the query or key: that of the turned one, turned back."""
+        return self.turn(cotangent, cosine, -sine)
