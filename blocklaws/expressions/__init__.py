@@ -17,6 +17,7 @@ from blocklaws.expressions.problems import EvaluationError, ExpressionError
 from blocklaws.expressions.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from blocklaws.expressions.direct import apart, calibrated, close, differs, finite, identical
     from blocklaws.expressions.evaluation import Scope, evaluate, judge
     from blocklaws.expressions.judgements import Judgement
     from blocklaws.expressions.registry import Tolerance
@@ -31,7 +32,13 @@ __all__ = [
     "Scope",
     "Tolerance",
     "Vocabulary",
+    "apart",
+    "calibrated",
+    "close",
+    "differs",
     "evaluate",
+    "finite",
+    "identical",
     "judge",
     "parse",
     "parse_index",
@@ -43,6 +50,7 @@ _LAZY = {
     "judge": "evaluation",
     "Judgement": "judgements",
     "Tolerance": "registry",
+    **dict.fromkeys(("apart", "calibrated", "close", "differs", "finite", "identical"), "direct"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Functions along axes: reductions, softmax, running sums, the matrix product. In float64 throughout.
+"""Functions along axes: reductions, softmax, running sums, the matrix product. In float64 or whole numbers.
 
 An ``axis`` is a number, a name (``"token"``), or a list of them for the reductions; None means all axes.
 """
@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from blocklaws.expressions import operators
-from blocklaws.expressions.elementwise import real
 from blocklaws.expressions.judgements import Judgement, failed, judge_mask
 from blocklaws.expressions.problems import EvaluationError
 from blocklaws.expressions.registry import Context, function
-from blocklaws.expressions.values import Array, Value, array_of, axis_of, describe, widened
+from blocklaws.expressions.values import Array, Value, array_of, axis_of, describe, exact, real, widened
 
 __all__: list[str] = []
 
@@ -58,9 +57,9 @@ def sum_(x: Value, axis: Value = None, keepdims: Value = False) -> Array:
     """The sum along an axis, or of all.
 
     >>> show("sum([[1, 2], [3, 4]], axis=0)")
-    [4.0, 6.0]
+    [4, 6]
     """
-    array = real(x)
+    array = exact(x)
     return np.asarray(np.sum(array, axis=axes_of(axis, array.ndim), keepdims=_flag(keepdims)))
 
 
@@ -69,10 +68,13 @@ def prod(x: Value, axis: Value = None, keepdims: Value = False) -> Array:
     """The product along an axis, or of all.
 
     >>> show("prod([2, 3])")
-    6.0
+    6
     """
-    array = real(x)
-    return np.asarray(np.prod(array, axis=axes_of(axis, array.ndim), keepdims=_flag(keepdims)))
+    array = exact(x)
+    product = np.prod(array.astype(np.float64), axis=axes_of(axis, array.ndim), keepdims=_flag(keepdims))
+    if array.dtype.kind == "f" or np.any(np.abs(product) >= 2.0**53):
+        return np.asarray(product)
+    return np.asarray(product).astype(np.int64)
 
 
 @function()
@@ -113,9 +115,9 @@ def min_(x: Value, axis: Value = None, keepdims: Value = False) -> Array:
     """The smallest value along an axis, or of all; NaN where there is one.
 
     >>> show("min([3, 1, 2])")
-    1.0
+    1
     """
-    array = real(x)
+    array = exact(x)
     _some(array, axes_of(axis, array.ndim))
     return np.asarray(np.min(array, axis=axes_of(axis, array.ndim), keepdims=_flag(keepdims)))
 
@@ -125,9 +127,9 @@ def max_(x: Value, axis: Value = None, keepdims: Value = False) -> Array:
     """The largest value along an axis, or of all; NaN where there is one.
 
     >>> show("max([3, 1, 2])")
-    3.0
+    3
     """
-    array = real(x)
+    array = exact(x)
     _some(array, axes_of(axis, array.ndim))
     return np.asarray(np.max(array, axis=axes_of(axis, array.ndim), keepdims=_flag(keepdims)))
 
@@ -205,9 +207,9 @@ def cumsum(x: Value, axis: Value = -1) -> Array:
     """The running sum along an axis.
 
     >>> show("cumsum([1, 2, 3])")
-    [1.0, 3.0, 6.0]
+    [1, 3, 6]
     """
-    array = real(x)
+    array = exact(x)
     return np.cumsum(array, axis=axis_of(axis, array.ndim))
 
 

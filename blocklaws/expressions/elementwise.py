@@ -1,4 +1,4 @@
-"""Functions that work on each element alone, in float64."""
+"""Functions that work on each element alone, in float64; whole numbers stay whole where the result is one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ import numpy as np
 
 from blocklaws.expressions.operators import broadcast
 from blocklaws.expressions.registry import Context, function
-from blocklaws.expressions.values import Array, Value, widened
+from blocklaws.expressions.values import Array, Value, exact, real, widened
 
 __all__: list[str] = []
 
 _erf = np.frompyfunc(math.erf, 1, 1)
-
-
-def real(value: Value) -> Array:
-    """Return the value as a float64 array; truth values count as 0 and 1."""
-    return widened(value).astype(np.float64, copy=False)
 
 
 @function()
@@ -25,9 +20,9 @@ def abs_(x: Value) -> Array:
     """The absolute value.
 
     >>> show("abs([-1, 2])")
-    [1.0, 2.0]
+    [1, 2]
     """
-    return np.abs(real(x))
+    return np.abs(exact(x))
 
 
 @function()
@@ -35,9 +30,9 @@ def sign(x: Value) -> Array:
     """-1, 0 or 1.
 
     >>> show("sign([-3, 0, 2])")
-    [-1.0, 0.0, 1.0]
+    [-1, 0, 1]
     """
-    return np.sign(real(x))
+    return np.sign(exact(x))
 
 
 @function()
@@ -141,9 +136,9 @@ def relu(x: Value) -> Array:
     """max(x, 0).
 
     >>> show("relu([-1, 2])")
-    [0.0, 2.0]
+    [0, 2]
     """
-    return np.maximum(real(x), 0.0)
+    return np.maximum(exact(x), 0)
 
 
 @function(weight=6)
@@ -184,9 +179,9 @@ def minimum(context: Context, a: Value, b: Value) -> Array:
     """The smaller of two, element by element; NaN where either is.
 
     >>> show("minimum([1, 5], 3)")
-    [1.0, 3.0]
+    [1, 3]
     """
-    x, y = real(a), real(b)
+    x, y = exact(a), exact(b)
     broadcast(context.meter, x, y)
     return np.minimum(x, y)
 
@@ -196,9 +191,9 @@ def maximum(context: Context, a: Value, b: Value) -> Array:
     """The larger of two, element by element; NaN where either is.
 
     >>> show("maximum([1, 5], 3)")
-    [3.0, 5.0]
+    [3, 5]
     """
-    x, y = real(a), real(b)
+    x, y = exact(a), exact(b)
     broadcast(context.meter, x, y)
     return np.maximum(x, y)
 
@@ -208,9 +203,9 @@ def clip(context: Context, x: Value, low: Value, high: Value) -> Array:
     """The values, none below ``low`` or above ``high``.
 
     >>> show("clip([-5, 0, 5], -1, 1)")
-    [-1.0, 0.0, 1.0]
+    [-1, 0, 1]
     """
-    array, least, most = real(x), real(low), real(high)
+    array, least, most = exact(x), exact(low), exact(high)
     broadcast(context.meter, array, least, most, weight=2)
     return np.minimum(np.maximum(array, least), most)
 
@@ -220,8 +215,8 @@ def where(context: Context, condition: Value, a: Value, b: Value) -> Array:
     """``a`` where the condition is true, ``b`` elsewhere.
 
     >>> show("where(causal(2, 2), 1, 0)")
-    [[1.0, 0.0], [1.0, 1.0]]
+    [[1, 0], [1, 1]]
     """
-    chosen, x, y = widened(condition) != 0, real(a), real(b)
+    chosen, x, y = widened(condition) != 0, exact(a), exact(b)
     broadcast(context.meter, chosen, x, y)
     return np.where(chosen, x, y)

@@ -98,6 +98,11 @@ class _Walk:
         except _REFUSALS as problem:
             raise self.fail(node, str(problem) or type(problem).__name__) from problem
 
+    def paid(self, node: tree.Node, value: Value, weight: int = 1) -> Value:
+        """Return an operand as it is, once its size is counted."""
+        self.attempt(node, self.meter.spend, _size(value) * weight)
+        return value
+
     def value(self, node: tree.Node) -> Value:
         match node:
             case tree.Constant(value=value):
@@ -111,9 +116,10 @@ class _Walk:
             case tree.Unary(operator="not"):
                 return self.negation(node)
             case tree.Unary(operator=symbol, operand=operand):
-                return self.attempt(node, operators.unary, symbol, self.value(operand))
+                return self.attempt(node, operators.unary, symbol, self.paid(node, self.value(operand)))
             case tree.Binary(operator=symbol, left=left, right=right):
-                return self.attempt(node, operators.binary, symbol, self.value(left), self.value(right), self.meter)
+                a, b = self.paid(node, self.value(left)), self.paid(node, self.value(right))
+                return self.attempt(node, operators.binary, symbol, a, b, self.meter)
             case tree.Comparison():
                 return self.comparison(node)
             case tree.Logical():
@@ -144,17 +150,17 @@ class _Walk:
         function = FUNCTIONS[node.function]
         arguments = [self.value(argument) for argument in node.arguments]
         keywords = {name: self.value(argument) for name, argument in node.keywords}
-        size = sum(map(_size, (*arguments, *keywords.values())))
-        self.attempt(node, self.meter.spend, size * function.weight)
+        for argument in (*arguments, *keywords.values()):
+            self.paid(node, argument, function.weight)
         if function.needs_context:
             arguments.insert(0, Context(self.meter, self.tolerance, self.source(node)))
         return simplify(self.attempt(node, function.call, *arguments, **keywords))
 
     def comparison(self, node: tree.Comparison) -> Value:
-        left = self.value(node.operands[0])
+        left = self.paid(node, self.value(node.operands[0]))
         found: Value = None
         for symbol, operand in zip(node.operators, node.operands[1:], strict=True):
-            right = self.value(operand)
+            right = self.paid(node, self.value(operand))
             one = self.attempt(node, operators.compare, symbol, left, right, self.meter, self.source(node))
             found = one if found is None else self.attempt(node, _both, found, one)
             if isinstance(found, Judgement) and not found:

@@ -102,7 +102,7 @@ def judge_elements(
     detail = ""
     if wrong:
         detail = (
-            f"{wrong} of {mask.size} elements wrong, worst at {worst}: got {got!r}, want {want!r}, "
+            f"{wrong} of {mask.size} elements wrong, {_place('worst', worst)}: got {got!r}, want {want!r}, "
             f"difference {far:.3g} {sign} allowed {near:.3g}"
         )
     return Judgement(
@@ -119,6 +119,10 @@ def judge_elements(
         mask if wrong else None,
         mask.shape,
     )
+
+
+def _place(which: str, index: tuple[int, ...]) -> str:
+    return f"{which} at {index}" if index else "the only one"
 
 
 def _pair(context: Context, a: Value, b: Value) -> tuple[Array, Array] | Judgement:
@@ -155,6 +159,8 @@ def _each(context: Context, judge: Callable[..., Judgement], some: bool, *values
         if set(other) != set(sets[0]):
             odd = sorted(set(other) ^ set(sets[0]))
             return failed(context, f"the two sets differ in {', '.join(odd[:4])}{' ...' if len(odd) > 4 else ''}")
+    if some and any(np.isnan(widened(array)).any() for one in sets for array in one.values()):
+        return failed(context, "some elements are NaN, which is no difference")
     found = [dataclasses.replace(judge(context, *(s[name] for s in sets)), name=name) for name in sets[0]]
     if not found:
         return Judgement(True, context.claim) if not some else failed(context, "there is nothing to compare")
@@ -272,7 +278,7 @@ def judge_mask(context: Context, array: Array, mask: Array, fault: str) -> Judge
         return Judgement(True, context.claim, total=mask.size, shape=mask.shape)
     worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
     got = float(array[worst])
-    detail = f"{wrong} of {mask.size} elements {fault}, the first at {worst}: {got!r}"
+    detail = f"{wrong} of {mask.size} elements {fault}, {_place('the first', worst)}: {got!r}"
     return Judgement(
         False, context.claim, detail, worst, got, wrong=wrong, total=mask.size, mask=mask, shape=mask.shape
     )

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from blocklaws.expressions.elementwise import real
 from blocklaws.expressions.problems import EvaluationError
 from blocklaws.expressions.rearranging import shape_of
 from blocklaws.expressions.registry import Context, function
-from blocklaws.expressions.values import Array, Value, array_of, describe, integer, is_number, named
+from blocklaws.expressions.values import Array, Value, array_of, describe, integer, is_number, named, real
 
 __all__: list[str] = []
 

@@ -17,7 +17,7 @@ import numpy as np
 from blocklaws.expressions.budget import MAX_RANK, Meter
 from blocklaws.expressions.judgements import Judgement
 from blocklaws.expressions.problems import EvaluationError
-from blocklaws.expressions.values import Array, Value, array_of, describe, integer, is_number, simplify, widened
+from blocklaws.expressions.values import Array, Value, array_of, describe, exact, integer, is_number, simplify, widened
 
 __all__ = ["binary", "broadcast", "compare", "index", "matmul", "unary"]
 
@@ -47,8 +47,7 @@ _WEIGHTS = {"**": 6, "%": 3, "//": 3}
 def _operand(value: Value, symbol: str) -> Array:
     if not (is_number(value) or isinstance(value, (np.ndarray, tuple))):
         raise EvaluationError(f"{symbol} needs numbers or arrays, one side is {describe(value)}")
-    array = widened(value)
-    return array.astype(np.int64) if array.dtype.kind in "bu" else array
+    return exact(value)
 
 
 def broadcast(meter: Meter, *arrays: Array, weight: int = 1) -> tuple[int, ...]:
@@ -130,8 +129,9 @@ def matmul(left: Value, right: Value, meter: Meter) -> Value:
     Raises:
         EvaluationError: the inner lengths differ, or the result is too large.
     """
-    a, b = (_operand(side, "@").astype(np.float64, copy=False) for side in (left, right))
-    if a.ndim == 0 or b.ndim == 0:
+    # Contiguous, so that NumPy hands the product to BLAS and its cost is the one that is reserved.
+    a, b = (np.ascontiguousarray(_operand(side, "@"), dtype=np.float64) for side in (left, right))
+    if is_number(left) or is_number(right):
         raise EvaluationError("@ needs arrays with axes, one side is a number")
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
     if a.shape[-1] != inner:
@@ -141,8 +141,8 @@ def matmul(left: Value, right: Value, meter: Meter) -> Value:
     except ValueError:
         raise EvaluationError(f"shapes {a.shape} and {b.shape} do not fit together") from None
     shape = (*leading, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
-    # A multiply-add takes a tenth of an element operation; a product without blocks, of thin matrices, a half.
-    meter.reserve(shape, weight=1 + inner // 2)
+    meter.reserve(shape, weight=1 + inner // 16)  # BLAS makes about 16 multiply-adds in the time of one operation
+    meter.spend(math.prod(leading) * 20)  # and each call of it has a cost of its own
     return simplify(np.matmul(a, b))
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from blocklaws.expressions.elementwise import real
 from blocklaws.expressions.operators import broadcast
 from blocklaws.expressions.problems import EvaluationError
 from blocklaws.expressions.registry import Context, function
-from blocklaws.expressions.values import Array, Value, array_of, axis_of, describe, integer
+from blocklaws.expressions.values import Array, Value, array_of, axis_of, describe, integer, real
 
 __all__: list[str] = []
 

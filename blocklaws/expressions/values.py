@@ -24,9 +24,11 @@ __all__ = [
     "as_value",
     "axis_of",
     "describe",
+    "exact",
     "integer",
     "is_number",
     "named",
+    "real",
     "simplify",
     "widened",
 ]
@@ -107,6 +109,17 @@ def widened(value: Value) -> Array:
     """Return the value as an array in which arithmetic is exact enough: every float as float64, the rest as it is."""
     array = array_of(value)
     return array.astype(np.float64) if array.dtype in _EXACT_IN_FLOAT64 and array.dtype != np.float64 else array
+
+
+def exact(value: Value) -> Array:
+    """Return the value as `widened`, truth values as 0 and 1; whole numbers stay whole, they may be an index."""
+    array = widened(value)
+    return array.astype(np.int64) if array.dtype.kind in "bu" else array
+
+
+def real(value: Value) -> Array:
+    """Return the value as a float64 array; truth values count as 0 and 1."""
+    return widened(value).astype(np.float64, copy=False)
 
 
 def simplify(value: Value) -> Value:

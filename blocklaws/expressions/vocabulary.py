@@ -24,7 +24,13 @@ ATTRIBUTES = ("shape", "ndim", "size", "dtype")
 PLAIN = ("parameters", "position_offset", "cotangent")
 #: Kinds of run that have something to show, and what.
 PASSED = ("input", "cotangent", "parameters")
-RUNS = {"cached": ("output",), "again": ("output",)}
+RUNS = {
+    "cached": ("output",),  # through the cache, chunk by chunk
+    "again": ("output",),  # a second, equal call
+    "kept": ("output",),  # the very array that the first call returned, as it is after every call
+    "traced": ("output",),  # the output as the trace shows it
+    "given": ("parameters",),  # what the block was built from
+}
 ORACLES = ("reference", "recipe")
 
 #: Words that a pick or a variant may not take.

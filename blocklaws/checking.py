@@ -1,0 +1,183 @@
+"""What checking a case means: cases, examinations, outcomes, and the interface of a property.
+
+A property looks at one example at a time (`Property.examine`); the search draws examples, stops at the first that fails and
+shrinks it. Must hold: an outcome is one of four verdicts and always says why it is not `holds`; nothing passes that was not
+checked. Must not: import Hypothesis, a framework, or the rooms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from blocklaws.specification import BlockKind, Clause, Invariant, Profile, Sizes, Specification, Tolerance
+from blocklaws.subjects import BlockRaised, Subject
+from blocklaws.worlds import Example, Recipe, World, adapted_menu, make_world
+
+if TYPE_CHECKING:
+    from blocklaws.expressions import Judgement
+    from blocklaws.passes import Pass
+
+__all__ = ["Case", "Examination", "Failure", "Outcome", "Property", "Search", "Verdict"]
+
+Verdict = Literal["holds", "violated", "unchecked", "error"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Examination:
+    """What one example showed.
+
+    Attributes:
+        informative: whether the check could have failed here.
+        judgement: the claim that failed; None when everything held.
+        raised: what the block raised, when it did.
+        void: why nothing was checked, when nothing was.
+        max_error: the largest difference seen by a claim of closeness.
+        clause: the clause that failed.
+        passes: the passes that were made, by name ("" is the base), for localising.
+    """
+
+    informative: bool = True
+    judgement: Judgement | None = None
+    raised: str | None = None
+    void: str | None = None
+    max_error: float | None = None
+    clause: Clause | None = None
+    passes: Mapping[str, Pass] = dataclasses.field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the example refutes the invariant or the block could not be run on it."""
+        return self.judgement is not None or self.raised is not None
+
+
+class Property(Protocol):
+    """How one kind of invariant is checked. Registered under the entry point group ``blocklaws.properties``."""
+
+    name: str
+    schema: Mapping[str, Any]
+    """A JSON Schema of the arguments that ``with`` may give."""
+
+    def needs(self, arguments: Mapping[str, Any]) -> frozenset[str]:
+        """Return the capabilities that a block must have."""
+
+    def examine(self, case: Case, example: Example) -> Examination:
+        """Check one example."""
+
+
+Search = Callable[["Case", Property], "Outcome"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """The smallest example that fails, and what it shows."""
+
+    example: Example
+    examination: Examination
+    examples_to_fail: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The result of one case."""
+
+    verdict: Verdict
+    reason: str = ""
+    examples: int = 0
+    informative: int = 0
+    max_error: float | None = None
+    failure: Failure | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One invariant (or the part of it that needs the same capabilities), one kind of block, one backend, one dtype."""
+
+    invariant: Invariant
+    part: str
+    clauses: tuple[Clause, ...]
+    needs: frozenset[str]
+    kind: BlockKind
+    subject: Subject
+    dtype: str
+    spec: Specification
+    reference: Subject
+    profile: Profile
+    seed: int
+    shrink: bool = True
+
+    @property
+    def name(self) -> str:
+        """The invariant's id, with the part of it that this case checks."""
+        return f"{self.invariant.id}[{self.part}]" if self.part else self.invariant.id
+
+    @property
+    def id(self) -> str:
+        """A name that no other case of a run has."""
+        return f"{self.name}-{self.kind.name}-{self.subject.name}-{self.dtype}"
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How close is close in this case's dtype."""
+        return self.spec.tolerances[self.dtype]
+
+    @property
+    def budget(self) -> int:
+        """How many examples to look at."""
+        return max(1, round(self.profile.examples * self.invariant.examples))
+
+    @property
+    def search_seed(self) -> int:
+        """A seed that is the same for every backend, so that all of them see the same worlds."""
+        text = f"{self.seed}|{self.name}|{self.kind.name}|{self.dtype}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+    @functools.cached_property
+    def menu(self) -> tuple[Sizes, ...]:
+        """The sizes of this kind of block that the backend can take, smallest first."""
+        return adapted_menu(self.spec.menus[self.kind.heads], self.subject.multiples)
+
+    def world(self, recipe: Recipe) -> World:
+        """Fill the arrays of a recipe for this case."""
+        return make_world(self.kind, recipe, self.dtype)
+
+    @functools.cached_property
+    def supported(self) -> str | None:
+        """Why the backend cannot build this kind of block, or None when it can."""
+        refusals = {self.subject.refusal(self.kind.config(sizes)) for sizes in self.menu}
+        return None if None in refusals else sorted(str(refusal) for refusal in refusals)[0]
+
+    @functools.cached_property
+    def abilities(self) -> tuple[frozenset[str], bool]:
+        """What a block of this case can do, and whether it takes a position offset; found on the smallest world.
+
+        Raises:
+            BlockRaised: the backend cannot build the smallest world.
+        """
+        built = self.subject.build(self.world(Recipe(self.menu[0], "normal", 0)))
+        return built.capabilities, not built.at_offset_zero_only
+
+    def run(self, search: Search, property: Property) -> Outcome:
+        """Check the case; whatever the backend does, there is an outcome."""
+        if self.dtype not in self.subject.dtypes:
+            return Outcome("unchecked", f"{self.subject.name} does not offer {self.dtype}")
+        try:
+            if self.supported is not None:
+                return Outcome("unchecked", self.supported)
+            capabilities, offsets = self.abilities
+        except BlockRaised as error:
+            return Outcome("error", str(error))
+        if missing := sorted(self.needs - capabilities):
+            return Outcome("unchecked", f"the block has no {' and no '.join(missing)}")
+        if not offsets and self.sets_offset:
+            return Outcome("unchecked", "the block takes no position offset")
+        return search(self, property)
+
+    @property
+    def sets_offset(self) -> bool:
+        """Whether the invariant itself asks for a position offset."""
+        groups = (self.invariant.set, *self.invariant.variants.values())
+        return any(assignment.target == "position_offset" for group in groups for assignment in group)

@@ -1,0 +1,135 @@
+"""Known failures: a user's own list of cases that are expected to fail, each with its reason.
+
+Must hold: the list is strict. A listed case that holds, and an entry that matches no case of the run, are failures of the
+run; a listed case runs without shrinking. Must not: turn an error of the call or of the spec into a pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import importlib.metadata
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from blocklaws.checking import Case
+from blocklaws.fields import Fields, as_mapping, as_sequence
+from blocklaws.located_yaml import Place, load
+from blocklaws.report import CaseResult
+
+__all__ = ["KnownFailure", "KnownFailures"]
+
+_KEYS = ("invariant", "backend", "block", "dtype", "device", "version", "reason")
+_VERSION = re.compile(r"(?P<package>[A-Za-z0-9_.-]+?)\s*(?P<sign><=|>=|==|<|>)\s*(?P<version>[0-9][0-9.]*)\Z")
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownFailure:
+    """One entry: which cases it speaks of, and why they fail. Absent conditions match everything."""
+
+    invariant: str
+    reason: str
+    place: Place
+    backend: str = "*"
+    block: str = "*"
+    dtype: str = "*"
+    device: str = "*"
+    version: str = ""
+
+    def matches(self, invariant: str, name: str, backend: str, block: str, dtype: str, device: str) -> bool:
+        """Whether the entry speaks of a case."""
+        return (
+            (fnmatch.fnmatchcase(invariant, self.invariant) or name == self.invariant)
+            and fnmatch.fnmatchcase(backend, self.backend)
+            and fnmatch.fnmatchcase(block, self.block)
+            and fnmatch.fnmatchcase(dtype, self.dtype)
+            and fnmatch.fnmatchcase(device or "cpu", self.device)
+            and self._version_matches()
+        )
+
+    def _version_matches(self) -> bool:
+        if not self.version:
+            return True
+        match = _VERSION.match(self.version)
+        assert match is not None  # checked when the entry was read
+        try:
+            installed = importlib.metadata.version(match["package"])
+        except importlib.metadata.PackageNotFoundError:
+            return False
+        have, want = _numbers(installed), _numbers(match["version"])
+        return {"<": have < want, "<=": have <= want, ">": have > want, ">=": have >= want, "==": have == want}[match["sign"]]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    leading = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return tuple(int(part) for part in leading[0].split(".")) if leading else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownFailures:
+    """The entries of a known-failures file; none by default."""
+
+    entries: tuple[KnownFailure, ...] = ()
+
+    @staticmethod
+    def load(path: Path | str) -> KnownFailures:
+        """Read a file: a list of entries with ``invariant``, ``reason`` and conditions.
+
+        Raises:
+            SpecError: with the place of what is wrong.
+        """
+        data = load(path)
+        items = as_sequence(data if data is not None else [], Place(str(path), 1, 1), "a known-failures file")
+        entries = []
+        for item, place in zip(items, getattr(items, "items_at", []), strict=True):
+            fields = Fields(as_mapping(item, place, "a known failure"), _KEYS, "known failure")
+            version = fields.text("version", "")
+            if version and not _VERSION.match(version):
+                fields.refuse("version", f"{version!r} must read like 'torch < 2.4'")
+            entries.append(
+                KnownFailure(
+                    invariant=fields.text("invariant"), reason=fields.text("reason"), place=place,
+                    backend=fields.text("backend", "*"), block=fields.text("block", "*"), dtype=fields.text("dtype", "*"),
+                    device=fields.text("device", "*"), version=version,
+                )
+            )  # fmt: skip
+        return KnownFailures(tuple(entries))
+
+    def _of(self, invariant: str, name: str, backend: str, block: str, dtype: str, device: str) -> KnownFailure | None:
+        for entry in self.entries:
+            if entry.matches(invariant, name, backend, block, dtype, device):
+                return entry
+        return None
+
+    def prepared(self, case: Case) -> Case:
+        """Return the case, without shrinking when it is expected to fail."""
+        found = self._of(case.invariant.id, case.name, case.subject.name, case.kind.name, case.dtype, case.subject.device)
+        return case if found is None else dataclasses.replace(case, shrink=False)
+
+    def marked(self, result: CaseResult) -> CaseResult:
+        """Return the result, marked with the reason when it fails as expected."""
+        found = self._of(result.invariant, result.name, result.backend, result.block, result.dtype, result.device)
+        if found is None or result.verdict not in ("violated", "error"):
+            return result
+        return dataclasses.replace(result, known=found.reason)
+
+    def stale(self, results: Sequence[CaseResult]) -> tuple[str, ...]:
+        """Return a sentence for each entry that matched nothing, or whose cases all hold."""
+        sentences = []
+        for entry in self.entries:
+            matched = [
+                result
+                for result in results
+                if entry.matches(result.invariant, result.name, result.backend, result.block, result.dtype, result.device)
+            ]
+            if not matched:
+                sentences.append(f"{entry.place}: the known failure of {entry.invariant!r} matches no case of this run")
+                continue
+            sentences += [
+                f"{entry.place}: {result.name} on {result.backend}, {result.block}, {result.dtype} is listed as a known "
+                "failure but holds; remove the entry"
+                for result in matched
+                if result.verdict == "holds"
+            ]
+        return tuple(sentences)

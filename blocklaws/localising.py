@@ -1,0 +1,123 @@
+"""Says where a block went wrong: the first stage that diverges from the reference, and which part of which axes.
+
+Must hold: a stage is named only when it lies outside the calibrated bound of its dtype while every stage before it lies
+inside. Must not: judge the case; the verdict is in when this is asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from blocklaws.canonical import STAGES, stage_shapes
+from blocklaws.expressions import Judgement, Vocabulary, judge, parse
+from blocklaws.passes import Pass, Unavailable
+from blocklaws.specification import Tolerance
+from blocklaws.subjects import BlockRaised
+
+__all__ = ["Divergence", "axis_names", "axis_pattern", "first_divergence"]
+
+_WITHIN_BOUND = parse("calibrated(output, reference.output, recipe.output)", Vocabulary())
+_STREAM = ("batch", "token", "feature")
+_AXES: Mapping[str, Sequence[str]] = {
+    "query": ("batch", "head", "token", "feature"),
+    "key": ("batch", "head", "token", "feature"),
+    "value": ("batch", "head", "token", "feature"),
+    "attention_weights": ("batch", "head", "query", "key"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Divergence:
+    """The first stage that is not what the reference gives, in which pass, and how far it is off."""
+
+    stage: str
+    passed: str
+    judgement: Judgement
+
+
+def axis_names(stage: str, rank: int) -> tuple[str, ...]:
+    """Return the names of a stage's axes.
+
+    >>> axis_names("output", 3)
+    ('batch', 'token', 'feature')
+    """
+    names = tuple(_AXES.get(stage, _STREAM))
+    return names if len(names) == rank else tuple(f"axis {axis}" for axis in range(rank))
+
+
+def axis_pattern(mask: np.ndarray, names: Sequence[str]) -> str:
+    """Say in words which elements of an array are wrong.
+
+    >>> mask = np.zeros((1, 4, 2), bool); mask[:, 2:] = True
+    >>> axis_pattern(mask, ("batch", "token", "feature"))
+    'tokens >= 2, every batch and feature'
+    """
+    mask = np.asarray(mask, bool)
+    if not mask.any():
+        return "nowhere"
+    whole, parts = [], []
+    for axis, name in enumerate(names):
+        others = tuple(other for other in range(mask.ndim) if other != axis)
+        hit = np.flatnonzero(mask.any(axis=others))
+        if len(hit) == mask.shape[axis]:
+            whole.append(name)
+        else:
+            parts.append(_indices(name, hit, mask.shape[axis]))
+    text = ", ".join(parts)
+    if whole:
+        everywhere = " and ".join([", ".join(whole[:-1]), whole[-1]] if len(whole) > 1 else whole)
+        text = f"{text}, every {everywhere}" if text else f"every {everywhere}"
+    # The pattern is a box around the wrong elements; say so when the box has right ones in it.
+    box = np.prod([len(np.flatnonzero(mask.any(axis=tuple(o for o in range(mask.ndim) if o != a)))) for a in range(mask.ndim)])
+    return text if mask.sum() == box else f"{text} ({int(mask.sum())} of {int(box)} there)"
+
+
+def _indices(name: str, hit: np.ndarray, length: int) -> str:
+    first, last = int(hit[0]), int(hit[-1])
+    if len(hit) == 1:
+        return f"{name} {first}"
+    if last - first + 1 == len(hit):
+        if last == length - 1:
+            return f"{name}s >= {first}"
+        return f"{name}s <= {last}" if first == 0 else f"{name}s {first} to {last}"
+    shown = ", ".join(str(int(index)) for index in hit[:8])
+    return f"{name}s {shown}" + (" ..." if len(hit) > 8 else "")
+
+
+def first_divergence(passes: Mapping[str, Pass], tolerance: Tolerance) -> Divergence | None:
+    """Return the first stage, in the order of the computation, that is outside its calibrated bound in some pass.
+
+    Returns None when the block cannot be traced, when the reference cannot run the world, or when every stage agrees.
+    """
+    found: dict[str, Divergence] = {}
+    for name, passed in passes.items():
+        try:
+            shown, exact = passed.stages(), passed.reference().stages()
+            if "output" not in shown:
+                shown = {**shown, "output": passed.output()}
+        except (BlockRaised, Unavailable, AttributeError):
+            continue
+        batch, tokens, _ = passed.world.input.shape
+        wanted = stage_shapes(passed.world.config, batch, tokens)
+        for stage in STAGES[1:]:
+            if stage not in shown or stage in found:
+                continue
+            if shown[stage].shape != wanted[stage]:
+                detail = f"has shape {shown[stage].shape} where {wanted[stage]} was expected"
+                found[stage] = Divergence(stage, name, Judgement(False, stage, detail, wrong=1, total=1))
+                continue
+            judgement = _against_reference(shown[stage], exact[stage], passed.resolve(("recipe", stage)), tolerance)
+            if not judgement.holds:
+                found[stage] = Divergence(stage, name, judgement)
+    for stage in STAGES:
+        if stage in found:
+            return found[stage]
+    return None
+
+
+def _against_reference(shown: np.ndarray, exact: np.ndarray, recipe: np.ndarray, tolerance: Tolerance) -> Judgement:
+    values = {("output",): shown, ("reference", "output"): exact, ("recipe", "output"): recipe}
+    return judge(_WITHIN_BOUND, values, tolerance)

@@ -1,0 +1,257 @@
+"""What the names of an expression stand for in one example: the passes of a block over a world and its variants.
+
+Must hold: nothing is computed that no expression asked for, and each call of the block is made once an example; the float64
+reference and the reference recipe of the world's dtype are computed beside it, on copies of their own. Must not: judge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from blocklaws.canonical import STAGES
+from blocklaws.subjects import BlockRaised, Built, Subject
+from blocklaws.worlds import World
+
+__all__ = ["Pass", "Scope", "Unavailable", "reference_values"]
+
+# The recipe of a float64 world is the float32 recipe with its error scaled down by the ratio of the two roundings: the
+# reference's own error cannot be seen in float64, its amplification by the world's conditioning can.
+_FLOAT64_BY_FLOAT32 = 2.0**-29
+
+
+class Unavailable(Exception):
+    """The block cannot show what an expression asks for: the example says nothing."""
+
+
+class Pass:
+    """One world through one block. ``build`` is called at most once a pass; ``shared`` reuses another pass's block."""
+
+    def __init__(self, subject: Subject, world: World, reference: Subject | None, shared: Pass | None = None) -> None:
+        self.subject = subject
+        self.world = world
+        self._reference_subject = reference
+        self._shared = shared
+        self._built: Built | None = None
+        self._kept: np.ndarray | None = None
+        self._input_given: np.ndarray | None = None
+        self._cotangent_given: np.ndarray | None = None
+        self._values: dict[str, Any] = {}
+        self._oracles: dict[str, Pass] = {}
+
+    @property
+    def built(self) -> Built:
+        """The block of this pass's world."""
+        if self._built is None:
+            self._built = self._shared.built if self._shared is not None else self.subject.build(self.world)
+        return self._built
+
+    def _once(self, name: str, compute: Callable[[], Any]) -> Any:
+        if name not in self._values:
+            self._values[name] = compute()
+        return self._values[name]
+
+    def computed(self, name: str) -> Any:
+        """What has been computed under a name ("output", "trace", ...), or None when nothing asked for it."""
+        return self._values.get(name)
+
+    def output(self) -> np.ndarray:
+        """The output of `forward`, copied when it was returned."""
+        return self._once("output", self._forward)  # type: ignore[no-any-return]
+
+    def _forward(self) -> np.ndarray:
+        self._input_given = self.world.input.copy()
+        output, self._kept = self.built.forward(self._input_given, self.world.position_offset)
+        return output
+
+    def again(self) -> np.ndarray:
+        """The output of a second, equal call."""
+        self.output()
+        return self._once(  # type: ignore[no-any-return]
+            "again", lambda: self.built.forward(self.world.input.copy(), self.world.position_offset)[0]
+        )
+
+    def kept(self) -> np.ndarray:
+        """The very array that the block returned, as it is now."""
+        self.output()
+        assert self._kept is not None
+        return self._kept
+
+    def stages(self) -> dict[str, np.ndarray]:
+        """The stages of `trace`."""
+        return self._once(  # type: ignore[no-any-return]
+            "trace", lambda: self.built.trace(self.world.input.copy(), self.world.position_offset)
+        )
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """What `gradients` gives for the world's cotangent."""
+
+        def compute() -> dict[str, np.ndarray]:
+            self._cotangent_given = self.world.cotangent.copy()
+            return self.built.gradients(self.world.input.copy(), self._cotangent_given, self.world.position_offset)
+
+        return self._once("gradients", compute)  # type: ignore[no-any-return]
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """What `parameters` gives."""
+        return self._once("parameters", self.built.parameters)  # type: ignore[no-any-return]
+
+    def cached(self, lengths: tuple[int, ...]) -> np.ndarray:
+        """The outputs of `forward_cached` over consecutive chunks of tokens, joined."""
+
+        def compute() -> np.ndarray:
+            outputs, cache, start = [], None, 0
+            for length in lengths:
+                chunk = self.world.input[:, start : start + length].copy()
+                output, cache = self.built.forward_cached(chunk, cache)
+                if output.shape != chunk.shape:
+                    raise BlockRaised("forward_cached", f"returned shape {output.shape} for a chunk of shape {chunk.shape}")
+                outputs.append(output)
+                start += length
+            return np.concatenate(outputs, axis=1)
+
+        return self._once(f"cached{lengths}", compute)  # type: ignore[no-any-return]
+
+    def passed_input(self) -> np.ndarray:
+        """The array that `forward` was given, as it is now."""
+        self.output()
+        assert self._input_given is not None
+        return self._input_given
+
+    def passed_cotangent(self) -> np.ndarray:
+        """The cotangent that `gradients` was given, as it is now."""
+        self.gradients()
+        assert self._cotangent_given is not None
+        return self._cotangent_given
+
+    def reference(self) -> Pass:
+        """The same world through the float64 reference."""
+        return self._oracle("float64")
+
+    def recipe(self) -> Pass:
+        """The same world through the reference recipe in the world's dtype."""
+        return self._oracle(self.world.dtype)
+
+    def _oracle(self, dtype: str) -> Pass:
+        if self._reference_subject is None:
+            raise Unavailable("there is no reference backend")
+        if dtype not in self._oracles:
+            self._oracles[dtype] = Pass(self._reference_subject, self.world.astype(dtype), self._reference_subject)
+        return self._oracles[dtype]
+
+    def resolve(self, path: tuple[str, ...]) -> Any:
+        """Return what a path without a variant stands for."""
+        head, rest = path[0], path[1:]
+        world = self.world
+        if not rest:
+            if head == "input":
+                return world.input
+            if head == "output":
+                return self.output()
+            if head in STAGES:
+                return self._stage(head)
+            if head in world.parameters:
+                return world.parameters[head]
+            if head == "parameters":
+                return self.parameters()
+            if head == "cotangent":
+                return world.cotangent
+            return self._word(head)
+        if head == "gradient":
+            return self.gradients() if rest == ("parameters",) else self._gradient(rest[0])
+        if head == "passed":
+            return {
+                "input": self.passed_input,
+                "cotangent": self.passed_cotangent,
+                "parameters": lambda: (self.output(), self.built.given_parameters)[1],
+            }[rest[0]]()
+        if head == "given":
+            return dict(world.parameters)
+        if head == "traced":
+            return self._stage("output")
+        if head == "again":
+            return self.again()
+        if head == "kept":
+            return self.kept()
+        if head == "reference":
+            return self.reference().resolve(rest)
+        if head == "recipe":
+            return self._recipe_value(rest)
+        raise KeyError(path)
+
+    def _word(self, name: str) -> Any:
+        world = self.world
+        if name == "B":
+            return world.input.shape[0]
+        if name == "T":
+            return world.input.shape[1]
+        if name == "dtype":
+            return world.dtype
+        if name == "position_offset":
+            return world.position_offset
+        if name == "group":
+            return world.config.group
+        if name in _CONFIG_FIELDS:
+            return getattr(world.config, name)
+        # A parameter that this kind of block does not have.
+        raise Unavailable(f"the block has no {name}")
+
+    def _stage(self, name: str) -> np.ndarray:
+        stages = self.stages()
+        if name not in stages:
+            raise Unavailable(f"trace does not show {name}")
+        return stages[name]
+
+    def _gradient(self, name: str) -> np.ndarray:
+        if name != "input" and name not in self.world.parameters:
+            raise Unavailable(f"the block has no {name}")
+        gradients = self.gradients()
+        if name not in gradients:
+            raise Unavailable(f"gradients does not give {name}")
+        return gradients[name]
+
+    def _recipe_value(self, path: tuple[str, ...]) -> Any:
+        if self.world.dtype != "float64":
+            return self.recipe().resolve(path)
+        exact = self.reference().resolve(path)
+        rounded = self._oracle("float32").resolve(path)
+        return exact + (np.asarray(rounded, np.float64) - exact) * _FLOAT64_BY_FLOAT32
+
+
+_CONFIG_FIELDS = frozenset(
+    {
+        "block", "d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "norm", "norm_eps", "placement", "feed_forward",
+        "rotary", "rotary_base", "bias", "max_positions",
+    }
+)  # fmt: skip
+
+
+@dataclasses.dataclass
+class Scope:
+    """Resolves every path of an invariant's expressions: picks, the base pass, and its variants by name."""
+
+    base: Pass
+    variants: Mapping[str, Pass]
+    picks: Mapping[str, Any]
+
+    def __call__(self, path: tuple[str, ...]) -> Any:
+        """Return the value of a path."""
+        if path[0] in self.picks:
+            return self.picks[path[0]]
+        at, rest = (self.variants[path[0]], path[1:]) if path[0] in self.variants else (self.base, path)
+        if rest[0] == "kept":
+            # "As it is after every pass has run": an array that a later call overwrites is seen only then.
+            for each in (self.base, *self.variants.values()):
+                each.output()
+        if rest[0] == "cached":
+            chunks = self.picks.get("chunks")
+            return at.cached(tuple(chunks) if chunks else (1,) * at.world.input.shape[1])
+        return at.resolve(rest)
+
+
+def reference_values(passed: Pass) -> dict[str, np.ndarray]:
+    """Return every stage of the float64 reference for the world of a pass."""
+    return passed.reference().stages()

@@ -1,0 +1,125 @@
+"""Plans a run: which cases there are for some backends, and in which order.
+
+Must hold: every invariant of the spec gives at least one case for each block, backend and dtype it speaks of, whether or not
+it can be checked there; a filter that leaves nothing is an error. Must not: build a block or draw an example.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jsonschema
+
+from blocklaws.checking import Case, Property
+from blocklaws.discovery import find_property, find_subjects
+from blocklaws.errors import BlocklawsError, SpecError
+from blocklaws.specification import Clause, Invariant, Specification
+from blocklaws.subjects import Subject
+
+__all__ = ["Choice", "plan", "properties_of", "reference_subject"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What of a spec a run checks; an empty tuple means everything."""
+
+    blocks: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    invariants: tuple[str, ...] = ()
+    profile: str = "default"
+    seed: int = 0
+    advisory: bool = False
+    """Whether invariants that are off by default run too; naming one turns it on."""
+
+
+def reference_subject() -> Subject:
+    """Return the backend that everything is compared with: the float64 NumPy block."""
+    return find_subjects("numpy")[0]
+
+
+def plan(spec: Specification, subjects: Sequence[Subject], choice: Choice, reference: Subject | None = None) -> list[Case]:
+    """Return the cases of a run, ordered by backend, block, dtype and invariant.
+
+    Raises:
+        BlocklawsError: a name is unknown, two backends have one name, or nothing is left to check.
+    """
+    _distinct(subjects)
+    profile = spec.one("profiles", choice.profile)
+    kinds = [spec.one("blocks", name) for name in choice.blocks or spec.blocks]
+    invariants: list[Invariant] = [spec.one("invariants", id) for id in choice.invariants or spec.invariants]
+    invariants = [one for one in invariants if choice.advisory or choice.invariants or not one.advisory]
+    for dtype in choice.dtypes:
+        spec.one("tolerances", dtype)
+    properties = properties_of(invariants)
+    reference = reference or reference_subject()
+    cases = [
+        Case(invariant, part, clauses, needs, kind, subject, dtype, spec, reference, profile, choice.seed)
+        for subject in subjects
+        for kind in kinds
+        for dtype in choice.dtypes or subject.dtypes
+        for invariant in invariants
+        if kind.name in invariant.blocks and (invariant.dtypes is None or dtype in invariant.dtypes)
+        for part, needs, clauses in _parts(invariant, properties[invariant.property_name])
+    ]
+    if not cases:
+        raise BlocklawsError("no invariant speaks of the chosen blocks and dtypes, so nothing could be checked")
+    return cases
+
+
+def properties_of(invariants: Iterable[Invariant]) -> dict[str, Property]:
+    """Return name -> property of every invariant, after checking each one's arguments against its property's schema.
+
+    Raises:
+        SpecError: a property does not exist, or its arguments do not fit; with the place in the spec.
+    """
+    found: dict[str, Property] = {}
+    for invariant in invariants:
+        try:
+            property = found.setdefault(invariant.property_name, find_property(invariant.property_name))
+        except BlocklawsError as error:
+            raise SpecError(f"{invariant.place}: invariant {invariant.id!r}: {error}") from None
+        _check_arguments(invariant, property)
+    return found
+
+
+def _check_arguments(invariant: Invariant, property: Property) -> None:
+    try:
+        jsonschema.validate(_plain(invariant.arguments), property.schema)
+    except jsonschema.ValidationError as error:
+        where = ".".join(str(part) for part in error.absolute_path)
+        raise SpecError(
+            f"{invariant.place}: invariant {invariant.id!r}: with{'.' + where if where else ''}: {error.message} "
+            f"(property {property.name!r})"
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _parts(invariant: Invariant, property: Property) -> list[tuple[str, frozenset[str], tuple[Clause, ...]]]:
+    """Group an invariant's clauses by what they need, so that a block without gradients still has its outputs judged."""
+    if not invariant.clauses:
+        return [("", property.needs(invariant.arguments), ())]
+    groups: dict[frozenset[str], list[Clause]] = {}
+    for clause in invariant.clauses:
+        groups.setdefault(clause.needs - {"forward"}, []).append(clause)
+    if len(groups) == 1:
+        ((needs, clauses),) = groups.items()
+        return [("", needs, tuple(clauses))]
+    return [("+".join(sorted(needs)), needs, tuple(clauses)) for needs, clauses in groups.items()]
+
+
+def _distinct(subjects: Sequence[Subject]) -> None:
+    seen: dict[str, str] = {}
+    for subject in subjects:
+        if subject.name in seen:
+            raise BlocklawsError(
+                f"two backends are named {subject.name!r} ({seen[subject.name]} and {subject.label}); "
+                "give each a name of its own, so that a report can tell them apart"
+            )
+        seen[subject.name] = subject.label

@@ -1,0 +1,198 @@
+"""The report of a run as data: one result a case, and the JSON that other programs read.
+
+Must hold: the keys of the JSON are those of the design, and nothing in it depends on the clock but ``seconds``. Must not:
+print, or hold arrays; a result can cross process borders.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from blocklaws.checking import Case, Outcome, Verdict
+from blocklaws.localising import axis_names, axis_pattern, first_divergence
+
+__all__ = ["VERDICTS", "CaseResult", "Report", "result_of"]
+
+VERDICTS: tuple[Verdict, ...] = ("holds", "violated", "unchecked", "error")
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseResult:
+    """What is known of one case when it is done."""
+
+    invariant: str
+    part: str
+    block: str
+    backend: str
+    label: str
+    dtype: str
+    verdict: Verdict
+    reason: str
+    says: str
+    location: str
+    examples: int = 0
+    informative: int = 0
+    seconds: float = 0.0
+    max_error: float | None = None
+    stage: str | None = None
+    pattern: str = ""
+    claim: str = ""
+    clause_at: str = ""
+    worst: str = ""
+    divergence: str = ""
+    examples_to_fail: int = 0
+    unproven: bool = False
+    known: str = ""
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    counterexample: Mapping[str, Any] | None = None
+    seed: int = 0
+    profile: str = "default"
+    spec_file: str = ""
+    device: str = ""
+
+    @property
+    def name(self) -> str:
+        """The invariant's id with the part that was checked."""
+        return f"{self.invariant}[{self.part}]" if self.part else self.invariant
+
+    @property
+    def id(self) -> str:
+        """A short id, the same whenever the same counterexample is found."""
+        text = json.dumps([self.name, self.block, self.label, self.backend, self.dtype, self.counterexample], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the case makes the run fail."""
+        return self.verdict in ("violated", "error") and not self.known
+
+    @property
+    def replay(self) -> str:
+        """A command that replays the failure."""
+        return f"blocklaws replay {self.id}" if self.counterexample is not None else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the case as the design's JSON has it, with a few keys more."""
+        data = dataclasses.asdict(self)
+        data["max_error"] = _json_number(self.max_error)
+        data["seconds"] = round(self.seconds, 4)
+        return {**data, "id": self.id if self.counterexample is not None else "", "replay": self.replay}
+
+
+def _json_number(value: float | None) -> float | str | None:
+    """JSON has no infinities and no NaN; they are written as texts."""
+    return value if value is None or math.isfinite(value) else repr(value)
+
+
+def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "") -> CaseResult:
+    """Return the result of a case; a failure is localised here, while its passes are at hand."""
+    details: dict[str, Any] = {}
+    if (failure := outcome.failure) is not None:
+        examination = failure.examination
+        world = next(iter(examination.passes.values())).world if examination.passes else None
+        config = world.config if world is not None else case.kind.config(failure.example.recipe.sizes)
+        details |= {
+            "counterexample": failure.example.as_dict(),
+            "config": config.as_dict(),
+            "examples_to_fail": failure.examples_to_fail,
+        }
+        if (judgement := examination.judgement) is not None:
+            details["claim"] = judgement.claim
+            if judgement.worst is not None and judgement.shape:
+                names = axis_names("output", len(judgement.shape)) if len(judgement.shape) != 4 else axis_names("query", 4)
+                where = ", ".join(f"{name}={index}" for name, index in zip(names, judgement.worst, strict=True))
+                details["worst"] = (
+                    f"at {where}: got {_number(judgement.got)}, expected {_number(judgement.want)}"
+                    + (f", |difference| {judgement.difference:.3g}" if judgement.difference is not None else "")
+                    + (f", allowed {judgement.allowed:.3g}" if judgement.allowed else "")
+                    + f" ({judgement.wrong} of {judgement.total} elements)"
+                )
+                if judgement.mask is not None:
+                    details["pattern"] = axis_pattern(judgement.mask, names)
+                details["max_error"] = judgement.difference
+        if examination.clause is not None:
+            details["clause_at"] = f"{examination.clause.place.file}:{examination.clause.place.line}"
+        if examination.passes and (divergence := first_divergence(examination.passes, case.tolerance)) is not None:
+            details["stage"] = divergence.stage
+            of = f" in the pass {divergence.passed!r}" if divergence.passed else ""
+            mask = divergence.judgement.mask
+            pattern = f": {axis_pattern(mask, axis_names(divergence.stage, mask.ndim))}" if mask is not None else ""
+            details["divergence"] = f"{divergence.stage}{of}{pattern}"
+    details.setdefault("max_error", outcome.max_error)
+    return CaseResult(
+        invariant=case.invariant.id,
+        part=case.part,
+        block=case.kind.name,
+        backend=case.subject.name,
+        label=case.subject.label,
+        dtype=case.dtype,
+        verdict=outcome.verdict,
+        reason=outcome.reason,
+        says=case.invariant.says,
+        location=f"{case.invariant.place.file}:{case.invariant.place.line}",
+        examples=outcome.examples,
+        informative=outcome.informative,
+        seconds=seconds,
+        unproven=case.invariant.unproven,
+        seed=case.seed,
+        profile=case.profile.name,
+        spec_file=spec_file,
+        device=case.subject.device,
+        **details,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.9g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Everything that a run found."""
+
+    version: str
+    spec: Mapping[str, Any]
+    seed: int
+    profile: str
+    backends: tuple[Mapping[str, Any], ...]
+    cases: tuple[CaseResult, ...]
+    stale: tuple[str, ...] = ()
+    """Known failures that no case of the run matched, or that held: each is a failure of its own."""
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """Verdict -> number of cases."""
+        counts = Counter(case.verdict for case in self.cases)
+        return {verdict: counts[verdict] for verdict in VERDICTS}
+
+    @property
+    def failures(self) -> tuple[CaseResult, ...]:
+        """The cases that make the run fail."""
+        return tuple(case for case in self.cases if case.failed)
+
+    @property
+    def exit_status(self) -> int:
+        """0 everything that was checked holds, 1 something is violated or in error, 2 nothing could be checked."""
+        if self.failures or self.stale:
+            return 1
+        return 0 if any(case.verdict != "unchecked" for case in self.cases) else 2
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return {
+            "blocklaws": self.version,
+            "format": 1,
+            "spec": dict(self.spec),
+            "seed": self.seed,
+            "profile": self.profile,
+            "backends": [dict(backend) for backend in self.backends],
+            "cases": [case.as_dict() for case in self.cases],
+            "stale_known_failures": list(self.stale),
+            "summary": self.summary,
+        }

@@ -1,0 +1,222 @@
+"""What a spec is, once it is read: blocks, menus, tolerances, faults and invariants as frozen records.
+
+Must hold: a record that exists is complete and coherent; `blocklaws.spec_reading` makes them and refuses what is not.
+Must not: read files, import NumPy, or know a framework.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from blocklaws.config import BlockConfig
+from blocklaws.errors import BlocklawsError, did_you_mean
+from blocklaws.located_yaml import Place
+
+if TYPE_CHECKING:
+    from blocklaws.expressions import Expression
+
+__all__ = [
+    "Assignment",
+    "BlockKind",
+    "Clause",
+    "Fault",
+    "Invariant",
+    "Pick",
+    "Profile",
+    "Sizes",
+    "Specification",
+    "Tolerance",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """One entry of a menu: all the sizes of a world, so that every axis can have a length of its own."""
+
+    B: int
+    T: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_ff: int
+    d_model: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockKind:
+    """A kind of block: every choice of a config, and the menu from which its sizes come."""
+
+    name: str
+    says: str
+    source: str
+    heads: str
+    choices: Mapping[str, Any]
+    place: Place
+
+    def config(self, sizes: Sizes) -> BlockConfig:
+        """Return the config of this kind with the given sizes."""
+        chosen = dataclasses.asdict(sizes)
+        del chosen["B"], chosen["T"]
+        return BlockConfig(block=self.name, **chosen, **self.choices)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """How close is close in one dtype; the reasons stand beside the numbers in ``spec/tolerances.yaml``.
+
+    `close(a, b)` allows ``atol + rtol * rowmax``; `calibrated` allows ``c * error(recipe) + floor * rowmax``, where rowmax
+    is the largest magnitude of the row (last axis).
+    """
+
+    dtype: str
+    rtol: float
+    atol: float
+    c: float
+    floor: float
+    reasons: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """How much a run spends: examples a case, at most."""
+
+    name: str
+    says: str
+    examples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A block that is known to be wrong: a small override of one named step of a built-in backend."""
+
+    id: str
+    says: str
+    modelled_on: str
+    family: str
+    step: str
+    stage: str | None
+    blocks: tuple[str, ...]
+    dtypes: tuple[str, ...] | None
+    backends: tuple[str, ...] | None
+    place: Place
+
+    def can_show(self, block: str, dtype: str, backend: str) -> bool:
+        """Whether the fault can be seen in this kind of block, dtype and backend."""
+        return (
+            block in self.blocks
+            and (self.dtypes is None or dtype in self.dtypes)
+            and (self.backends is None or backend in self.backends)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Pick:
+    """A value drawn for each example: one of ``choices``, a number from ``low .. high``, or an arrangement of a count."""
+
+    name: str
+    text: str
+    place: Place
+    low: Expression | None = None
+    high: Expression | None = None
+    choices: tuple[Any, ...] = ()
+    arrangement: str | None = None  # "permutation" or "partition"
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """One line of ``set`` or ``vary``: what is replaced, where, and by what.
+
+    ``target`` is ``input``, ``position_offset``, ``cotangent``, a word of the config, or a pattern of parameter names
+    (``*_bias``). ``axis`` and ``selection`` choose a part of an input or a parameter; ``by`` names a filling (``fresh``),
+    ``value`` is a number or an expression over the world before the assignment.
+    """
+
+    target: str
+    place: Place
+    value: Expression | float | None = None
+    by: str | None = None
+    axis: str | None = None
+    selection: Expression | tuple[Expression | None, Expression | None] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Clause:
+    """One line of ``then``, with what it needs from a block."""
+
+    expression: Expression
+    needs: frozenset[str]
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True)
+class Invariant:
+    """One thing that must hold for all worlds where ..., then ..."""
+
+    id: str
+    says: str
+    why: str
+    family: str
+    place: Place
+    blocks: tuple[str, ...]
+    clauses: tuple[Clause, ...]
+    where: Expression | None = None
+    picks: tuple[Pick, ...] = ()
+    set: tuple[Assignment, ...] = ()
+    variants: Mapping[str, tuple[Assignment, ...]] = dataclasses.field(default_factory=dict)
+    informative: Expression | None = None
+    min_informative: float = 0.9
+    refuted_by: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] | None = None
+    worlds: tuple[str, ...] = ()
+    examples: float = 1.0
+    advisory: bool = False
+    property_name: str = "expression"
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    means: str = ""
+    formula: str = ""
+    source: str = ""
+
+    @property
+    def unproven(self) -> bool:
+        """Whether the invariant names no fault that it refutes."""
+        return not self.refuted_by
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Every capability that some clause needs."""
+        return frozenset().union(*(clause.needs for clause in self.clauses)) if self.clauses else frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Specification:
+    """Everything that one spec says, after ``extends`` has been followed."""
+
+    sources: tuple[str, ...]
+    sha256: str
+    blocks: Mapping[str, BlockKind]
+    menus: Mapping[str, tuple[Sizes, ...]]
+    profiles: Mapping[str, Profile]
+    tolerances: Mapping[str, Tolerance]
+    faults: Mapping[str, Fault]
+    invariants: Mapping[str, Invariant]
+
+    def one(self, kind: str, name: str) -> Any:
+        """Return one named record of ``blocks``, ``invariants``, ``faults``, ``profiles`` or ``tolerances``.
+
+        Raises:
+            BlocklawsError: there is none of that name; the message gives the nearest one.
+        """
+        table: Mapping[str, Any] = getattr(self, kind)
+        if name not in table:
+            listed = f"; `blocklaws list {kind}` shows all {len(table)}" if kind in ("blocks", "invariants", "faults") else ""
+            raise BlocklawsError(f"unknown {_SINGULAR[kind]} {name!r}{did_you_mean(name, table)}{listed or _choices(table)}")
+        return table[name]
+
+
+_SINGULAR = {"blocks": "block", "invariants": "invariant", "faults": "fault", "profiles": "profile", "tolerances": "dtype"}
+
+
+def _choices(table: Mapping[str, Any]) -> str:
+    return f"; there are {', '.join(table)}"

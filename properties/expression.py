@@ -1,0 +1,116 @@
+"""The property behind every invariant that the expression language can say.
+
+Must hold: an example is judged exactly as the spec reads: ``set`` first, then the variants of ``vary``, then each clause of
+``then`` in order, then ``informative``. A block that returns the wrong shape refutes the claim; it is no error of the spec.
+Must not: know a framework or a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from blocklaws.assigning import assign
+from blocklaws.canonical import stage_shapes
+from blocklaws.checking import Case, Examination
+from blocklaws.errors import BlocklawsError
+from blocklaws.expressions import EvaluationError, Judgement, evaluate, judge
+from blocklaws.invariant_reading import PATTERNS
+from blocklaws.passes import Pass, Scope, Unavailable
+from blocklaws.subjects import BlockRaised
+from blocklaws.worlds import Example, World
+
+__all__ = ["ExpressionProperty"]
+
+
+class ExpressionProperty:
+    """Evaluates the clauses of an invariant over the passes of one example."""
+
+    name = "expression"
+    schema: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
+
+    def needs(self, arguments: Mapping[str, Any]) -> frozenset[str]:
+        """Return nothing: each clause knows its own needs."""
+        return frozenset()
+
+    def examine(self, case: Case, example: Example) -> Examination:
+        """Judge one example."""
+        invariant, picks = case.invariant, example.picks
+        try:
+            world = assign(case.world(example.recipe), invariant.set, picks, case.subject, case.tolerance)
+            if not admissible(case, world):
+                return Examination(void=f"the reference recipe in {case.dtype} is not finite on this world")
+            base = Pass(case.subject, world, case.reference)
+            passes = {"": base}
+            for number, (name, assignments) in enumerate(invariant.variants.items(), start=1):
+                varied = assign(world, assignments, picks, case.subject, case.tolerance, salt=number)
+                passes[name] = Pass(case.subject, varied, case.reference, base if _same_block(world, varied) else None)
+            return self._judge(case, passes, picks)
+        except BlockRaised as error:
+            return Examination(raised=str(error))
+        except Unavailable as reason:
+            return Examination(void=str(reason))
+
+    def _judge(self, case: Case, passes: dict[str, Pass], picks: Mapping[str, Any]) -> Examination:
+        scope = Scope(passes[""], {name: each for name, each in passes.items() if name}, picks)
+        max_error: float | None = None
+        for clause in case.clauses:
+            try:
+                judgement = judge(clause.expression, scope, case.tolerance)
+            except EvaluationError as error:
+                wrong = _wrong_shape(passes, clause.expression.text)
+                if wrong is None:
+                    raise BlocklawsError(f"{clause.place}: invariant {case.invariant.id!r}: {error}") from None
+                judgement = wrong
+            if not judgement.holds:
+                return Examination(judgement=judgement, clause=clause, passes=passes)
+            if judgement.difference is not None:
+                max_error = max(max_error or 0.0, judgement.difference)
+        informative = True
+        if case.invariant.informative is not None:
+            try:
+                informative = bool(evaluate(case.invariant.informative, scope, case.tolerance))
+            except EvaluationError as error:
+                raise BlocklawsError(f"{case.invariant.place}: invariant {case.invariant.id!r}: informative: {error}") from None
+            except Unavailable:
+                informative = True
+        return Examination(informative=informative, max_error=max_error, passes=passes)
+
+
+def admissible(case: Case, world: World) -> bool:
+    """Whether the reference recipe in the world's dtype stays finite, so that a zeroed branch is zero and not inf * 0.
+
+    Gentle worlds are finite by construction; only hostile patterns and low precision are run.
+    """
+    if world.recipe.pattern in PATTERNS["gentle"] and world.dtype != "float16":
+        return True
+    with np.errstate(all="ignore"):
+        try:
+            stages = Pass(case.reference, world, case.reference).stages()
+        except BlockRaised:
+            return True  # the invariant is about a world that the reference refuses
+    return all(bool(np.isfinite(stage.astype(np.float64)).all()) for stage in stages.values())
+
+
+def _same_block(world: World, varied: World) -> bool:
+    """Whether two worlds differ in their input only, so that one built block serves both."""
+    return varied.config == world.config and all(
+        varied.parameters[name] is value for name, value in world.parameters.items()
+    )
+
+
+def _wrong_shape(passes: Mapping[str, Pass], claim: str) -> Judgement | None:
+    """Return a failed judgement when some pass returned an output or a stage of the wrong shape."""
+    for name, each in passes.items():
+        batch, tokens, _ = each.world.input.shape
+        wanted = stage_shapes(each.world.config, batch, tokens)
+        shown = {"output": each.computed("output"), **(each.computed("trace") or {})}
+        for stage, value in shown.items():
+            if value is not None and stage in wanted and value.shape != wanted[stage]:
+                of = f" of the pass {name!r}" if name else ""
+                return Judgement(
+                    False, claim, f"{stage}{of} has shape {value.shape} where {wanted[stage]} was expected", wrong=1, total=1
+                )
+    return None

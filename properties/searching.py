@@ -1,0 +1,124 @@
+"""The search: Hypothesis draws examples of a case, stops at the first that fails, and shrinks it.
+
+Must hold: the same case and seed give the same outcome and the same counterexample, in any process; an example that checked
+nothing is counted as uninformative, and too many of them make the case an error, never a pass.
+Must not: keep a database or a deadline of its own (the profile of a caller must not change a verdict).
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis.errors import HypothesisWarning
+
+from blocklaws.checking import Case, Examination, Failure, Outcome, Property
+from blocklaws.properties.worlds import admissible_sizes, examples
+from blocklaws.worlds import Example
+
+__all__ = ["search"]
+
+
+class _Refuted(Exception):
+    """Raised inside Hypothesis for an example that fails, so that it is shrunk."""
+
+
+def search(case: Case, property: Property) -> Outcome:
+    """Look at up to ``case.budget`` examples and return the outcome."""
+    sizes = admissible_sizes(case)
+    if not sizes:
+        return Outcome("unchecked", "no size in the menu of this block satisfies the invariant's 'where'")
+    _, offsets = case.abilities
+    record = _Record(case, property)
+    phases = [Phase.generate, Phase.shrink] if case.shrink else [Phase.generate]
+
+    # Hypothesis seeds the global generators of `random` and NumPy for an example; a verdict must not move the caller's.
+    state = random.getstate()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HypothesisWarning)
+
+            @hypothesis.seed(case.search_seed)
+            @settings(
+                max_examples=case.budget,
+                phases=phases,
+                database=None,
+                deadline=None,
+                derandomize=False,
+                report_multiple_bugs=False,
+                print_blob=False,
+                verbosity=Verbosity.quiet,
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(examples(case, sizes, offsets))
+            def examined(example: Example) -> None:
+                record.look(example)
+
+            try:
+                examined()
+            except _Refuted:
+                pass
+    finally:
+        random.setstate(state)
+    return record.outcome()
+
+
+class _Record:
+    """Counts examples and keeps the last failing one, which is the smallest when Hypothesis is done."""
+
+    def __init__(self, case: Case, property: Property) -> None:
+        self._case = case
+        self._property = property
+        self._examples = 0
+        self._informative = 0
+        self._void: dict[str, int] = {}
+        self._max_error: float | None = None
+        self._failure: tuple[Example, Examination] | None = None
+        self._first_failure = 0
+
+    def look(self, example: Example) -> None:
+        """Examine one example; raise when it fails."""
+        examination = self._property.examine(self._case, example)
+        if self._failure is None:
+            self._count(examination)
+        if examination.failed:
+            self._failure = (example, examination)
+            raise _Refuted
+
+    def _count(self, examination: Examination) -> None:
+        self._examples += 1
+        if examination.failed:
+            self._first_failure = self._examples
+            self._informative += 1
+            return
+        if examination.void is not None:
+            self._void[examination.void] = self._void.get(examination.void, 0) + 1
+            return
+        self._informative += examination.informative
+        if examination.max_error is not None:
+            self._max_error = max(self._max_error or 0.0, examination.max_error)
+
+    def outcome(self) -> Outcome:
+        """Return the verdict on everything seen."""
+        counts = {"examples": self._examples, "informative": self._informative, "max_error": self._max_error}
+        if self._failure is not None:
+            example, examination = self._failure
+            failure = Failure(example, examination, self._first_failure)
+            if examination.raised is not None:
+                return Outcome("error", examination.raised, **counts, failure=failure)
+            assert examination.judgement is not None
+            return Outcome("violated", examination.judgement.detail, **counts, failure=failure)
+        checked = self._examples - sum(self._void.values())
+        if checked == 0:
+            reason = max(self._void, key=lambda text: self._void[text]) if self._void else "no example could be drawn"
+            return Outcome("unchecked", reason, **counts)
+        if self._informative < self._case.invariant.min_informative * checked:
+            return Outcome(
+                "error",
+                f"only {self._informative} of {checked} examples could have failed, "
+                f"fewer than min_informative={self._case.invariant.min_informative:g} asks for",
+                **counts,
+            )
+        return Outcome("holds", **counts)
