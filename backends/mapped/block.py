@@ -128,7 +128,8 @@ class MappedBlock:
             raise ValueError(
                 f"input rank: x has shape {x.shape}; expected [batch, token, d_model={self._config.d_model}]"
             )
-        return x.astype(self._dtype)  # a copy, always
+        admitted: Array = x.astype(self._dtype)  # a copy, always
+        return admitted
 
     def _output(self, layer: Any, native: Any, shape: tuple[int, ...], offset: int) -> Any:
         passing = self._mapping.passing

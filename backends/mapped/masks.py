@@ -46,7 +46,7 @@ class Mask:
         elif self.form == "hide":
             mask = ~visible
         else:
-            lowest = ml_dtypes.finfo(dtype).min if self.form == "additive_lowest" else -np.inf
+            lowest = float(ml_dtypes.finfo(dtype).min) if self.form == "additive_lowest" else -np.inf
             mask = np.where(visible, 0.0, lowest).astype(dtype)
         lengths = {"batch": batch, "heads": heads, "tokens": tokens, "keys": keys}
         order = [axis for axis in self.axes if axis in ("tokens", "keys")]
