@@ -23,8 +23,8 @@ ATTRIBUTES = ("shape", "ndim", "size", "dtype")
 #: Names that are always there, beside stages and parameters.
 PLAIN = ("parameters", "position_offset", "cotangent")
 #: Kinds of run that have something to show, and what.
-PASSED = ("input", "cotangent", "parameters")
 RUNS = {
+    "passed": ("input", "cotangent", "parameters"),  # the arrays handed to the block, as they are after the call
     "cached": ("output",),  # through the cache, chunk by chunk
     "again": ("output",),  # a second, equal call
     "kept": ("output",),  # the very array that the first call returned, as it is after every call
@@ -34,7 +34,7 @@ RUNS = {
 ORACLES = ("reference", "recipe")
 
 #: Words that a pick or a variant may not take.
-RESERVED = frozenset({*PLAIN, *RUNS, *ORACLES, "gradient", "passed", "attention", "feed_forward"})
+RESERVED = frozenset({*PLAIN, *RUNS, *ORACLES, "gradient", "attention", "feed_forward"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,6 @@ def _run(vocabulary: Vocabulary) -> Iterator[Path]:
     """Yield every path of one run, varied or not."""
     yield from ((name,) for name in (*sorted(vocabulary.sizes), *PLAIN, *vocabulary.parameters))
     yield from _outcomes(vocabulary)
-    yield from (("passed", name) for name in PASSED)
     yield from ((run, name) for run, names in RUNS.items() for name in names)
     yield from ((oracle, *path) for oracle in ORACLES for path in _outcomes(vocabulary))
 
