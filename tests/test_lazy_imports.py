@@ -139,6 +139,8 @@ def foreign_run(python: Any, folder: Path, plugin: str | None) -> tuple[str, dic
     helped = python("-m", "pytest", *options, "--help", cwd=folder, env=environment)
     assert helped.returncode == 0, helped.stderr
     output = re.sub(r"in \d+\.\d+s", "in 0s", done.stdout + done.stderr).replace(str(folder), "FOLDER")
+    # pytest itself lists what is installed; that one line no plugin can keep out.
+    output = re.sub(r"^plugins: .*\n", "", output, flags=re.MULTILINE)
     # Only what starts a line of the help is an option of its own, or an ini setting ("  name (type):").
     named = set(re.findall(r"^  (--[\w-]+|[a-z_]+(?= \())", helped.stdout, re.MULTILINE))
     state = json.loads((folder / "state.json").read_text(encoding="utf-8").replace(str(folder), "FOLDER"))
