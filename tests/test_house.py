@@ -28,7 +28,7 @@ ADAPTERS = {
     "on_numpy": {"jaxtyping"},
     "on_torch": {"torch"},
     "on_jax": {"jax", "jaxlib"},
-    "mapped": {"torch", "transformers", "yaml"},
+    "mapped": {"torch"},
     "mappings": set[str](),
 }
 
