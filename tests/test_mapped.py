@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -191,6 +192,23 @@ def test_the_rotary_layout_of_the_mapping_matters(write: Callable[..., Path]) ->
     assert far(wrong, NumpyBackend().build(config, given, "float64").forward(x, 9)) > 1e-3
 
 
+@needs_torch
+@pytest.mark.parametrize("kind", ["gpt", "original"])
+def test_the_mapping_that_the_documentation_builds_up_is_right(
+    write: Callable[..., Path], root: Path, kind: str
+) -> None:
+    """Fails if somebody who follows docs/writing-a-mapping.md step by step ends with a mapping that is refused or wrong."""
+    page = (root / "docs" / "writing-a-mapping.md").read_text(encoding="utf-8")
+    steps = page[page.index("## Step by step") : page.index("## Every key")]
+    [backend] = load_mapping(write("\n".join(re.findall(r"^```yaml\n(.*?)^```$", steps, re.MULTILINE | re.DOTALL))))
+    config = config_of(kind)
+    given, (x, _) = parameters_of(config), inputs_of(config)
+    block, reference = backend.build(config, given, "float64"), NumpyBackend().build(config, given, "float64")
+    expected = reference.trace(x)
+    for stage, array in block.trace(x).items():
+        assert far(array, expected[stage]) < 1e-12, stage
+
+
 # -------------------------------------------------------------------------------------------------------------- masks
 
 EAGER_MASK = "mask: {form: additive_lowest, axes: [1, 1, tokens, keys]}"
@@ -311,6 +329,15 @@ def test_building_and_tracing_change_nothing_global() -> None:
     np.testing.assert_array_equal(x, before)
 
 
+@needs_torch
+def test_a_device_that_is_not_there_is_refused() -> None:
+    """Fails if a wrong --device ends in the framework's own traceback."""
+    backend = variant(MAPPINGS / "torch_encoder.yaml", "pre")
+    with pytest.raises(BackendError, match=r"device 'nowhere': PyTorch cannot use it here: "):
+        backend.with_device("nowhere")
+    assert (backend.device, backend.with_device("cpu").device) == (None, "cpu")
+
+
 def test_loading_and_supports_import_no_framework() -> None:
     """Fails if reading a mapping costs the import of torch or transformers."""
     probe = (
@@ -373,12 +400,12 @@ LOAD_ERRORS = [
     (
         "dtypes: [",
         "dtype: [",
-        "9:1: the mapping 'hf_llama[sdpa]': unknown key 'dtype' (did you mean 'dtypes'?); expected",
+        "yaml:7:1: a mapping file: unknown key 'dtype' (did you mean 'dtypes'?); expected one of name, says,",
     ),
-    ("bfloat16, float16]", "bfloat, float16]", ":18: dtypes: 'bfloat' is not known (did you mean 'bfloat16'?)"),
+    ("bfloat16, float16]", "bfloat, float16]", "yaml:7:19: dtypes: 'bfloat' is not known (did you mean 'bfloat16'?)"),
     ("  norm: rms\n", "", "supports: the key 'norm' is missing"),
     ("  norm: rms\n", "  norm: rmsnorm\n", "supports: norm: 'rmsnorm' is not known; expected some of ['rms', 'layer']"),
-    ("$d_ff", "$d_f", "unknown name $d_f (did you mean $d_ff?)"),
+    ("$d_ff", "$d_f", "unknown name $d_f (did you mean 'd_ff'?); known here: block, d_model,"),
     ("$d_ff", "$open(1)", "'open(1)' is not allowed in an expression"),
     (
         "feed_forward.up,",
@@ -425,9 +452,8 @@ LOAD_ERRORS = [
     (EAGER_MASK, "mask: builtin", "mask: 'builtin' means that the layer is given no mask, but $mask is passed"),
     ("tokens, keys]}     #", "tokens, token]}     #", "mask.axes: 'token' is not known (did you mean 'tokens'?)"),
     ("{cache: $cache, ", "{", "cached: nothing passes $cache"),
-    ("args: [$input]\n  with:\n    pos", "with:\n    pos", "forward: nothing passes $input"),
     ("  float64: the", "  float32: the", "cannot: 'float32' is offered elsewhere in the file"),
-    ("  layer:\n    call: t", "  block:\n    call: t", "build: the key 'layer' is missing"),
+    ("  layer:\n    call: t", "  blok:\n    call: t", "build: the key 'layer' is missing"),
     ('transformers: "5.24"', "transformers: 5.24", "needs: transformers: expected a version in quotes"),
     (
         "call: transformers.models.llama.configuration_llama:LlamaConfig",
@@ -442,20 +468,34 @@ def test_a_wrong_mapping_is_refused_when_it_is_loaded(
     write: Callable[..., Path], old: str, new: str, message: str
 ) -> None:
     """Fails if a slip in a mapping is accepted, or its message lacks the place or the nearest right word."""
-    if old == "args: [$input]\n  with:\n    pos":
-        old, new = "forward:\n  args: [$input]\n  with:\n    pos", "forward:\n  args: []\n  with:\n    pos"
-        path = write(
-            LLAMA,
-            (old, new),
-            ("angles: {call: $rotary_embedding, args: [$input,", "angles: {call: $rotary_embedding, args: [$cos,"),
-        )
-    else:
-        path = write(LLAMA, (old, new))
+    path = write(LLAMA, (old, new))
     with pytest.raises(BackendError) as caught:
         load_mapping(path)
     text = str(caught.value)
     assert text.startswith(f"{path}:")
     assert message in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("args: [$input]", "args: []", "nothing passes $input, the block's input"),
+        ("join: {concatenate: 1}, ", "", "a list in 'from' needs 'join'"),
+        ("{concatenate: 1}", "{concatenate: first}", "the axis of concatenate: expected an integer, found 'first'"),
+        ("linear1.bias: feed", "linear1.bias: !x feed", "a tag ('!x'); tags are not part of"),
+        ("norm2.bias: feed_forward_norm.bias", "norm2.bias: {else: 0}", "the key 'from' is missing"),
+        ("that: n_heads *", "that: n_head *", "unknown name $n_head (did you mean 'n_heads'?)"),
+    ],
+)
+def test_a_wrong_mapping_of_pytorch_s_layer_is_refused(
+    write: Callable[..., Path], old: str, new: str, message: str
+) -> None:
+    """Fails if what only this mapping has (fused weights, conditions) is not checked when it is loaded."""
+    path = write(ENCODER, (old, new))
+    with pytest.raises(BackendError) as caught:
+        load_mapping(path)
+    assert str(caught.value).startswith(f"{path}:")
+    assert message in str(caught.value)
 
 
 BUILD_ERRORS = [
@@ -484,7 +524,11 @@ BUILD_ERRORS = [
         "attention_bias: true",
         "the layer has 'self_attn.q_proj.bias', but this block has no attention.query_bias",
     ),
-    ("hidden_size: $d_model", "hidden_sise: $n_heads * d_head", "'self_attn.q_proj.weight' would be filled"),
+    (
+        "hidden_size: $d_model",
+        "hidden_sise: $n_heads * d_head",
+        "would be filled with shape (8,), but the layer's has shape (4096,)",
+    ),
     (
         "modeling_llama:LlamaDecoderLayer",
         "modeling_llama:LlamaDecoderLayr",

@@ -34,11 +34,13 @@ class MappedBackend:
         dtypes: the dtypes it is verified in.
         multiples: what sizes must divide by.
         deterministic: whether two equal calls give equal bits.
+        device: the device that was chosen, or None for the framework's own choice.
         cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
     """
 
     def __init__(self, mapping: Mapping, device: str | None = None) -> None:
-        self._mapping, self._device = mapping, device
+        self._mapping = mapping
+        self.device = device
         self.name = mapping.name
         self.dtypes = mapping.dtypes
         self.multiples = dict(mapping.multiples)
@@ -89,7 +91,7 @@ class MappedBackend:
         if reason is not None:
             raise BackendError(f"{self.name}: {reason}")
         self._check_needs()
-        driver = load_driver(mapping.framework, dtype, self._device)
+        driver = load_driver(mapping.framework, dtype, self.device)
         built = self._build_objects(driver, config, dtype)
         layer = driver.prepare(built["layer"])
         check_modules(mapping.stages, driver.modules(layer))

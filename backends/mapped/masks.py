@@ -46,7 +46,9 @@ class Mask:
         elif self.form == "hide":
             mask = ~visible
         else:
-            lowest = float(ml_dtypes.finfo(dtype).min) if self.form == "additive_lowest" else -np.inf
+            # NumPy's own finfo does not know bfloat16.
+            finite = float(ml_dtypes.finfo(dtype).min)
+            lowest = finite if self.form == "additive_lowest" else -np.inf
             mask = np.where(visible, 0.0, lowest).astype(dtype)
         lengths = {"batch": batch, "heads": heads, "tokens": tokens, "keys": keys}
         order = [axis for axis in self.axes if axis in ("tokens", "keys")]

@@ -193,13 +193,13 @@ def _part(node: Node | None, what: str) -> int | str | None:
     return part
 
 
-def _parse_passing(forward: Node, mask_node: Node, inputs: abc.Mapping[str, Value], known: tuple[str, ...]) -> Passing:
+def _parse_passing(forward: Node, mask_node: Node, inputs: dict[str, Value], known: tuple[str, ...]) -> Passing:
     entries = forward.fields("forward", ("call", "args", "with", "output"))
     bare = Node({key: item for key, item in entries.items() if key != "output"}, forward.place, forward.keys)
     call, mask = parse_call(bare, known, target="layer"), parse_mask(mask_node)
     used = set(call.names())
-    for name in used & set(inputs):
-        used |= set(inputs[name].names())
+    for name in reversed(inputs):  # an input may mention only those before it
+        used |= set(inputs[name].names()) if name in used else set()
     if "input" not in used:
         forward.refuse("forward: nothing passes $input, the block's input")
     if "mask" in used and mask.form == "builtin":
@@ -209,7 +209,7 @@ def _parse_passing(forward: Node, mask_node: Node, inputs: abc.Mapping[str, Valu
     return Passing(call, _part(entries.get("output"), "forward: output"), mask)
 
 
-def _parse_cached(entries: abc.Mapping[str, Node], inputs: abc.Mapping[str, Value], known: tuple[str, ...]) -> Cached:
+def _parse_cached(entries: abc.Mapping[str, Node], inputs: dict[str, Value], known: tuple[str, ...]) -> Cached:
     node = entries["cached"]
     parts = node.fields("cached", ("start", "args", "with", "mask", "cache_output"), ("start",))
     changes = Node({key: parts[key] for key in ("args", "with") if key in parts}, node.place, node.keys)
