@@ -19,7 +19,7 @@ from blocklaws.expressions.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from blocklaws.expressions.direct import apart, calibrated, close, differs, finite, identical
     from blocklaws.expressions.evaluation import Scope, evaluate, judge
-    from blocklaws.expressions.judgements import Judgement
+    from blocklaws.expressions.judging import Judgement
     from blocklaws.expressions.registry import Tolerance
 
 __all__ = [
@@ -48,7 +48,7 @@ _LAZY = {
     "Scope": "evaluation",
     "evaluate": "evaluation",
     "judge": "evaluation",
-    "Judgement": "judgements",
+    "Judgement": "judging",
     "Tolerance": "registry",
     **dict.fromkeys(("apart", "calibrated", "close", "differs", "finite", "identical"), "direct"),
 }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blocklaws.expressions import operators
-from blocklaws.expressions.judgements import Judgement, failed, judge_mask
+from blocklaws.expressions.judging import Judgement, failed, judge_mask
 from blocklaws.expressions.problems import EvaluationError
 from blocklaws.expressions.registry import Context, function
 from blocklaws.expressions.values import Array, Value, array_of, axis_of, describe, exact, real, widened
@@ -163,7 +163,7 @@ def all_(context: Context, x: Value, axis: Value = None) -> Judgement | Array:
     >>> show("all(input < 24)")
     holds: all(input < 24)
     >>> show("all(input > 0)")
-    fails: all(input > 0): 1 of 24 elements are false, the first at (0, 0, 0): 0.0
+    fails: all(input > 0): 1 of 24 elements are false, the first at (0, 0, 0)
     """
     array = _truths(x)
     if axis is None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from blocklaws.expressions import judgements
 from blocklaws.expressions.budget import DEFAULT_BUDGET, Meter
-from blocklaws.expressions.judgements import Judgement
+from blocklaws.expressions.judging import Judgement
 from blocklaws.expressions.registry import Context, ToleranceLike
 from blocklaws.expressions.values import as_value
 

@@ -75,7 +75,7 @@ def log(x: Value) -> Array:
     return np.log(real(x))
 
 
-@function(weight=4)
+@function(weight=20)  # the reduction of a huge angle is slow
 def sin(x: Value) -> Array:
     """The sine of an angle in radians.
 
@@ -85,7 +85,7 @@ def sin(x: Value) -> Array:
     return np.sin(real(x))
 
 
-@function(weight=4)
+@function(weight=20)  # the reduction of a huge angle is slow
 def cos(x: Value) -> Array:
     """The cosine of an angle in radians.
 

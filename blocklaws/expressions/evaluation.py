@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 # Imported for the functions they register.
-from blocklaws.expressions import along_axes, elementwise, making, operators, rearranging, tree
+from blocklaws.expressions import along_axes, elementwise, judgements, making, operators, parts, rearranging, tree
 from blocklaws.expressions.budget import DEFAULT_BUDGET, Budget, Meter
-from blocklaws.expressions.judgements import Judgement, as_judgement
+from blocklaws.expressions.judging import Judgement, as_judgement
 from blocklaws.expressions.parsing import Expression
 from blocklaws.expressions.problems import EvaluationError
 from blocklaws.expressions.registry import FUNCTIONS, Context, ToleranceLike
@@ -27,7 +27,7 @@ __all__ = ["Scope", "evaluate", "judge"]
 #: Path -> value, as a function or a mapping. A KeyError of a mapping becomes an `EvaluationError`.
 Scope = Callable[[tree.Path], object] | Mapping[tree.Path, object]
 
-_FUNCTION_MODULES = (along_axes, elementwise, making, rearranging)
+_FUNCTION_MODULES = (along_axes, elementwise, judgements, making, parts, rearranging)
 if missing := set(SIGNATURES) - set(FUNCTIONS):
     raise TypeError(f"functions without an implementation: {sorted(missing)}")
 

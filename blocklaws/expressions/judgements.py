@@ -1,128 +1,28 @@
-"""Judgements: what a check found, with all that is needed to say where and by how much.
+"""The judgement functions: what an expression may claim of two arrays, or of one.
 
 Must hold: NaN satisfies no judgement, neither of equality nor of difference; a shape that does not fit is a failed
-judgement and not an error, because a block is to blame; an infinite value never widens a bound. Bounds are compared so
-that an incomparable pair counts as wrong.
+judgement and not an error, because a block is to blame; an infinite value never widens a bound.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
+from blocklaws.expressions.judging import Judgement, failed, judge_elements, judge_mask, judge_some, no_evidence
 from blocklaws.expressions.problems import EvaluationError
 from blocklaws.expressions.registry import Context, function
 from blocklaws.expressions.values import Array, Value, array_of, axis_of, describe, is_number, named, widened
 
-__all__ = ["Judgement", "as_judgement"]
+__all__: list[str] = []
 
 #: `apart` asks for this many times the tolerance of `close`, so that what lies between the two is neither.
 APART = 10.0
 
 
-@dataclasses.dataclass(frozen=True, eq=False, slots=True)
-class Judgement:
-    """The outcome of one check. ``bool(judgement)`` is ``holds``.
-
-    Attributes:
-        holds: whether the claim holds.
-        claim: the part of the expression that claims it.
-        detail: one sentence that says what was found instead; empty where the claim holds.
-        worst: index of the element that is farthest beyond what is allowed, or nearest to it where all hold.
-        got, want: the two values there.
-        difference, allowed: how far apart they are, and how far they may be.
-        wrong, total: how many elements are wrong, of how many; a total of 0 means that nothing was compared.
-        mask: True where an element is wrong, in the shape that was compared; None where the claim holds.
-        shape: the shape that was compared.
-        name: the parameter that was compared, where there were several.
-    """
-
-    holds: bool
-    claim: str
-    detail: str = ""
-    worst: tuple[int, ...] | None = None
-    got: float | None = None
-    want: float | None = None
-    difference: float | None = None
-    allowed: float | None = None
-    wrong: int = 0
-    total: int = 0
-    mask: Array | None = None
-    shape: tuple[int, ...] = ()
-    name: str = ""
-
-    def __bool__(self) -> bool:
-        return self.holds
-
-    def __str__(self) -> str:
-        return f"holds: {self.claim}" if self.holds else f"fails: {self.claim}: {self.detail}"
-
-
-def as_judgement(value: Value, claim: str) -> Judgement:
-    """Return a judgement as it is, or make one of a truth value.
-
-    Raises:
-        EvaluationError: the value is neither.
-    """
-    if isinstance(value, Judgement):
-        return value
-    if isinstance(value, bool):
-        return Judgement(value, claim, "" if value else f"{claim} is false", wrong=int(not value), total=1)
-    if isinstance(value, np.ndarray) and value.dtype.kind == "b":
-        raise EvaluationError(f"{describe(value)} is many truth values; say all(...) or any(...)")
-    raise EvaluationError(f"expected a judgement or a truth value, got {describe(value)}")
-
-
-def failed(context: Context, detail: str, **facts: Any) -> Judgement:
-    """Return a failed judgement that has no single worst element."""
-    return Judgement(False, context.claim, detail, **{"wrong": 1, "total": 1, **facts})
-
-
 # --- every element must ---------------------------------------------------------------------------------------------
-
-
-def judge_elements(
-    context: Context, a: Array, b: Array, difference: Array, allowed: Array | float, sign: str = ">"
-) -> Judgement:
-    """Judge that every element's ``difference`` is at most ``allowed``; an incomparable one is wrong."""
-    bound = np.broadcast_to(np.asarray(allowed, dtype=np.float64), difference.shape)
-    mask = ~(difference <= bound)
-    if difference.size == 0:
-        return Judgement(True, context.claim, shape=difference.shape)
-    excess = np.where(np.isnan(difference), np.inf, difference - np.where(np.isfinite(bound), bound, 0))
-    worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(mask, excess, -np.inf))), mask.shape))
-    wrong = int(mask.sum())
-    if not wrong:
-        worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), mask.shape))
-    got, want = (float(np.broadcast_to(side, mask.shape)[worst]) for side in (a, b))
-    far, near = float(difference[worst]), float(bound[worst])
-    detail = ""
-    if wrong:
-        detail = (
-            f"{wrong} of {mask.size} elements wrong, {_place('worst', worst)}: got {got!r}, want {want!r}, "
-            f"difference {far:.3g} {sign} allowed {near:.3g}"
-        )
-    return Judgement(
-        not wrong,
-        context.claim,
-        detail,
-        worst,
-        got,
-        want,
-        far,
-        near,
-        wrong,
-        mask.size,
-        mask if wrong else None,
-        mask.shape,
-    )
-
-
-def _place(which: str, index: tuple[int, ...]) -> str:
-    return f"{which} at {index}" if index else "the only one"
 
 
 def _pair(context: Context, a: Value, b: Value) -> tuple[Array, Array] | Judgement:
@@ -174,7 +74,7 @@ def _margin(judgement: Judgement) -> float:
     return (judgement.difference or 0.0) / (judgement.allowed or 1.0)
 
 
-@function(weight=4)
+@function(weight=3)
 def identical(context: Context, a: Value, b: Value) -> Judgement:
     """Every value of ``a`` equals that of ``b`` bit for bit, but for the sign of zero; the dtypes may differ.
 
@@ -183,7 +83,7 @@ def identical(context: Context, a: Value, b: Value) -> Judgement:
     >>> show("identical(output, input + input)")
     holds: identical(output, input + input)
     >>> show("identical([1, 2], [1, 3])")
-    fails: identical([1, 2], [1, 3]): 1 of 2 elements wrong, worst at (1,): got 2.0, want 3.0, difference 1 > allowed 0
+    fails: identical([1, 2], [1, 3]): 1 of 2 elements wrong, worst at (1,): got 2.0, want 3.0, difference 1, allowed 0
     """
     return _each(context, _identical, False, a, b)
 
@@ -196,7 +96,7 @@ def _identical(context: Context, a: Value, b: Value) -> Judgement:
     return judge_elements(context, x, y, _gap(x, y), 0.0)
 
 
-@function(weight=8)
+@function(weight=4)
 def close(context: Context, a: Value, b: Value, times: Value = 1) -> Judgement:
     """``|a - b| <= times (atol + rtol r)``, ``r`` the largest finite magnitude of the two rows (along the last axis).
 
@@ -227,7 +127,7 @@ def _close(context: Context, a: Value, b: Value, factor: float) -> Judgement:
     return judge_elements(context, x, y, _difference(x, y), factor * _bound(context, x, y))
 
 
-@function(weight=10)
+@function(weight=4)
 def calibrated(context: Context, candidate: Value, reference: Value, recipe: Value) -> Judgement:
     """The candidate's error is at most ``c`` times the recipe's largest error, plus ``floor`` times the row's scale.
 
@@ -271,48 +171,10 @@ def _finite(context: Context, x: Value) -> Judgement:
     return judge_mask(context, array, mask, "are not finite")
 
 
-def judge_mask(context: Context, array: Array, mask: Array, fault: str) -> Judgement:
-    """Judge that no element is marked in ``mask``; ``fault`` says what a marked one is."""
-    wrong = int(mask.sum())
-    if not wrong:
-        return Judgement(True, context.claim, total=mask.size, shape=mask.shape)
-    worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
-    got = float(array[worst])
-    detail = f"{wrong} of {mask.size} elements {fault}, {_place('the first', worst)}: {got!r}"
-    return Judgement(
-        False, context.claim, detail, worst, got, wrong=wrong, total=mask.size, mask=mask, shape=mask.shape
-    )
-
-
 # --- some element must ----------------------------------------------------------------------------------------------
 
 
-def _judge_some(context: Context, x: Array, y: Array, far: Array, least: Array | float, verb: str) -> Judgement:
-    """Judge that some element's difference ``far`` is beyond ``least``; a NaN anywhere is no evidence."""
-    if broken := int((np.isnan(x) | np.isnan(y)).sum()):
-        return failed(context, f"{broken} elements are NaN, which is no difference", shape=far.shape, total=far.size)
-    if far.size == 0:
-        return failed(context, "there is nothing to compare", shape=far.shape, wrong=0, total=0)
-    bound = np.broadcast_to(np.asarray(least, dtype=np.float64), far.shape)
-    worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(far - bound)), far.shape))
-    holds = bool((far > bound).any())
-    return Judgement(
-        holds,
-        context.claim,
-        "" if holds else f"none of {far.size} elements {verb}, the largest difference is {float(far[worst]):.3g}",
-        worst,
-        float(np.broadcast_to(x, far.shape)[worst]),
-        float(np.broadcast_to(y, far.shape)[worst]),
-        float(far[worst]),
-        float(bound[worst]),
-        0 if holds else far.size,
-        far.size,
-        None if holds else np.ones(far.shape, dtype=bool),
-        far.shape,
-    )
-
-
-@function(weight=4)
+@function(weight=3)
 def differs(context: Context, a: Value, b: Value) -> Judgement:
     """At least one value of ``a`` is not that of ``b``, and the shapes are equal; a NaN on either side fails it.
 
@@ -329,10 +191,10 @@ def _differs(context: Context, a: Value, b: Value) -> Judgement:
     if isinstance(pair, Judgement):
         return pair
     x, y = pair
-    return _judge_some(context, x, y, _gap(x, y), 0.0, "differ")
+    return judge_some(context, x, y, _gap(x, y), 0.0, "differ")
 
 
-@function(weight=8)
+@function(weight=4)
 def apart(context: Context, a: Value, b: Value) -> Judgement:
     """At least one value differs by more than ten times what `close` allows; a NaN on either side fails it.
 
@@ -347,10 +209,10 @@ def _apart(context: Context, a: Value, b: Value) -> Judgement:
     if isinstance(pair, Judgement):
         return pair
     x, y = np.broadcast_arrays(*pair)
-    return _judge_some(context, x, y, _difference(x, y), APART * _bound(context, x, y), "are apart")
+    return judge_some(context, x, y, _difference(x, y), APART * _bound(context, x, y), "are apart")
 
 
-@function(weight=4)
+@function(weight=3)
 def differs_everywhere(context: Context, a: Value, b: Value, axis: Value = None) -> Judgement:
     """At each index along ``axis`` some value differs; without an axis, every value does. A NaN fails it.
 
@@ -363,10 +225,8 @@ def differs_everywhere(context: Context, a: Value, b: Value, axis: Value = None)
     if isinstance(pair, Judgement):
         return pair
     x, y = np.broadcast_arrays(*pair)
-    if broken := int((np.isnan(x) | np.isnan(y)).sum()):
-        return failed(context, f"{broken} elements are NaN, which is no difference", shape=x.shape, total=x.size)
-    if x.size == 0:
-        return failed(context, "there is nothing to compare", shape=x.shape, wrong=0, total=0)
+    if (nothing := no_evidence(context, x, y, x.shape)) is not None:
+        return nothing
     same = x == y
     if axis is not None:
         kept = axis_of(axis, x.ndim)

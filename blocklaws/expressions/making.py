@@ -139,7 +139,7 @@ def astype(x: Value, dtype: Value) -> Array:
     return array_of(x).astype(_DTYPES[dtype])
 
 
-@function(weight=12)
+@function(weight=30)
 def rotary(x: Value, positions: Value, base: Value, layout: Value) -> Array:
     """Each pair (a, b) of features turned to (a cos t - b sin t, a sin t + b cos t), t = p base^(-2 i / d_head).
 

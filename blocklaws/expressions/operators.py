@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from blocklaws.expressions.budget import MAX_RANK, Meter
-from blocklaws.expressions.judgements import Judgement
+from blocklaws.expressions.judging import Judgement
 from blocklaws.expressions.problems import EvaluationError
 from blocklaws.expressions.values import Array, Value, array_of, describe, exact, integer, is_number, simplify, widened
 
@@ -67,6 +67,8 @@ def broadcast(meter: Meter, *arrays: Array, weight: int = 1) -> tuple[int, ...]:
 
 def unary(symbol: str, value: Value) -> Value:
     """Return ``-value`` or ``+value``."""
+    if is_number(value) and not isinstance(value, float):
+        return _whole(symbol, 0, int(value))
     array = _operand(value, symbol)
     return _bounded(-array if symbol == "-" else +array)
 

@@ -15,7 +15,7 @@ from blocklaws.expressions import tree
 from blocklaws.expressions.problems import ExpressionError
 from blocklaws.expressions.scanning import MAX_TEXT, scan, suggestion
 from blocklaws.expressions.signatures import SIGNATURES
-from blocklaws.expressions.vocabulary import ATTRIBUTES, Vocabulary, table_of
+from blocklaws.expressions.vocabulary import ATTRIBUTES, Vocabulary, table_of, unknown_attribute, unknown_name
 
 __all__ = ["MAX_DEPTH", "MAX_ITEMS", "MAX_NODES", "MAX_TEXT", "Expression", "parse", "parse_index"]
 
@@ -106,6 +106,8 @@ def parse_index(text: str, vocabulary: Vocabulary) -> Expression:
         raise ExpressionError("expected one index or slice, such as j or p:", 1, text)
     if isinstance(body.slice, ast.Tuple):
         raise ExpressionError("expected one index or slice along one axis, this has several", 1, text)
+    if isinstance(body.slice, ast.Constant) and type(body.slice.value) is not int:
+        raise ExpressionError("expected one index or slice, such as j or p:", 1, text)
     return _Reader(text, vocabulary, -2).expression(body.slice)
 
 
@@ -243,7 +245,7 @@ class _Reader:
                 end = _ends(node, len(words) - length) + self.lead
                 self.columns.setdefault(path, start + 1)
                 return self.attributes(tree.Reference(start, end, path), words[length:], node, words)
-        raise self.refuse(self.unknown(words), inner)
+        raise self.refuse(unknown_name(words, self.table), inner)
 
     def attributes(
         self, value: tree.Node, names: tuple[str, ...], node: ast.expr, words: tuple[str, ...] = ()
@@ -252,27 +254,9 @@ class _Reader:
             end = _ends(node, len(names) - number - 1) + self.lead
             if name not in ATTRIBUTES:
                 column = end - len(name)
-                raise ExpressionError(self.unknown_attribute(name, words), column, self.text)
+                raise ExpressionError(unknown_attribute(name, words, self.table), column, self.text)
             value = tree.Attribute(value.start, end, value, name)
         return value
-
-    def unknown(self, words: tuple[str, ...]) -> str:
-        name = ".".join(words)
-        if name in SIGNATURES:
-            return f"{name!r} is a function; call it: {SIGNATURES[name].text}"
-        longer = [".".join(chain) for chain in self.table if chain[: len(words)] == words]
-        if longer:
-            shown = ", ".join(longer[:4]) + (" ..." if len(longer) > 4 else "")
-            return f"{name!r} is not a value by itself; it goes on as {shown}"
-        return f"unknown name {name!r}" + suggestion(name, [".".join(chain) for chain in self.table])
-
-    def unknown_attribute(self, name: str, words: tuple[str, ...]) -> str:
-        message = f"attribute access '.{name}' is not part of the language"
-        if name == "T":
-            return f"{message}; use transpose(x) or swap(x, a, b)"
-        hint = suggestion(".".join(words), [".".join(chain) for chain in self.table]) if words else ""
-        near = suggestion(name, list(ATTRIBUTES))
-        return f"{message}{near or hint}; after a value there is only .{', .'.join(ATTRIBUTES)}"
 
     def call(self, node: ast.Call) -> tree.Node:
         if not isinstance(node.func, ast.Name):

@@ -56,14 +56,16 @@ def as_value(thing: object) -> Value:
     Raises:
         EvaluationError: it is nothing the language knows.
     """
+    if isinstance(thing, np.generic):  # before the numbers: a float64 of NumPy is a float of Python too
+        return simplify(_plain_array(thing))
     if thing is None or isinstance(thing, (bool, int, float, str)):
         return thing
     if isinstance(thing, Mapping):
         return {str(name): _plain_array(value) for name, value in thing.items()}
     if isinstance(thing, (tuple, list)):
         return tuple(as_value(item) for item in thing)
-    if isinstance(thing, (np.ndarray, np.generic)):
-        return simplify(_plain_array(thing)) if isinstance(thing, np.generic) else _plain_array(thing)
+    if isinstance(thing, np.ndarray):
+        return _plain_array(thing)
     raise EvaluationError(f"a {type(thing).__name__} is no value of the language; give NumPy arrays")
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import keyword
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from blocklaws import canonical
 from blocklaws.errors import SpecError
+from blocklaws.expressions.scanning import suggestion
+from blocklaws.expressions.signatures import SIGNATURES
 from blocklaws.expressions.tree import Path
 
-__all__ = ["ATTRIBUTES", "Vocabulary", "table_of"]
+__all__ = ["ATTRIBUTES", "Vocabulary", "table_of", "unknown_attribute", "unknown_name"]
 
 #: What may be asked of a value after a dot.
 ATTRIBUTES = ("shape", "ndim", "size", "dtype")
@@ -97,3 +99,26 @@ def table_of(vocabulary: Vocabulary) -> dict[tuple[str, ...], Path]:
         paths.append(path)
         paths.extend((variant, *path) for variant in sorted(vocabulary.variants))
     return {tuple(".".join(path).split(".")): path for path in paths}
+
+
+def unknown_name(words: tuple[str, ...], table: Mapping[tuple[str, ...], Path]) -> str:
+    """Return what to say of a chain that is no name, with the nearest one."""
+    name = ".".join(words)
+    if name in SIGNATURES:
+        return f"{name!r} is a function; call it: {SIGNATURES[name].text}"
+    longer = [".".join(chain) for chain in table if chain[: len(words)] == words]
+    if longer:
+        shown = ", ".join(longer[:4]) + (" ..." if len(longer) > 4 else "")
+        return f"{name!r} is not a value by itself; it goes on as {shown}"
+    return f"unknown name {name!r}" + suggestion(name, [".".join(chain) for chain in table])
+
+
+def unknown_attribute(name: str, words: tuple[str, ...], table: Mapping[tuple[str, ...], Path]) -> str:
+    """Return what to say of ``.name`` after a value; ``words`` is the whole dotted chain, empty after other values."""
+    message = f"attribute access '.{name}' is not part of the language"
+    if name == "T":
+        return f"{message}; use transpose(x) or swap(x, a, b)"
+    near = suggestion(name, list(ATTRIBUTES))
+    if words and not near:
+        near = suggestion(".".join(words), [".".join(chain) for chain in table])
+    return f"{message}{near}; after a value there is only .{', .'.join(ATTRIBUTES)}"
