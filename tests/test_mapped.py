@@ -197,7 +197,7 @@ def test_the_rotary_layout_of_the_mapping_matters(write: Callable[..., Path]) ->
 def test_the_mapping_that_the_documentation_builds_up_is_right(
     write: Callable[..., Path], root: Path, kind: str
 ) -> None:
-    """Fails if somebody who follows docs/writing-a-mapping.md step by step ends with a mapping that is refused or wrong."""
+    """Fails if who follows docs/writing-a-mapping.md ends with a mapping that is refused or wrong."""
     page = (root / "docs" / "writing-a-mapping.md").read_text(encoding="utf-8")
     steps = page[page.index("## Step by step") : page.index("## Every key")]
     [backend] = load_mapping(write("\n".join(re.findall(r"^```yaml\n(.*?)^```$", steps, re.MULTILINE | re.DOTALL))))
