@@ -1,0 +1,88 @@
+"""The adapter: what the engine sees of this backend, without importing JAX before a block or a device is asked for.
+
+Must hold: importing this module, making a `JaxBackend`, naming its faults and naming a fault that does not exist import
+no JAX. Must not: keep anything between blocks but the choice of a device and of a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from blocklaws.config import BlockConfig
+from blocklaws.errors import BackendError
+
+if TYPE_CHECKING:
+    import jax
+
+    from blocklaws.backends.on_jax.block import JaxBlock
+
+__all__ = ["JaxBackend", "clear_caches"]
+
+
+def clear_caches() -> None:
+    """Let go of every compiled program of this process (one kept for each config, dtype and shape)."""
+    from blocklaws.backends.on_jax import compiled
+
+    compiled.clear_caches()
+
+
+class JaxBackend:
+    """Builds decoder blocks of pure functions, compiled with `jax.jit`.
+
+    Attributes:
+        name: shown in test ids.
+        dtypes: all of them; float64 works whatever ``jax_enable_x64`` says, and leaves it as it is.
+        device: the device named in `with_device`, or None for JAX's default one.
+    """
+
+    name = "jax"
+    dtypes = ("float64", "float32", "bfloat16", "float16")
+
+    def __init__(self, device: str | None = None) -> None:
+        self.device = device
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(device={self.device!r})"
+
+    def supports(self, config: BlockConfig) -> str | None:
+        """Return None: every config is supported."""
+        return None
+
+    def build(self, config: BlockConfig, parameters: Mapping[str, Any], dtype: str) -> JaxBlock:
+        """Build a block from canonical names -> arrays.
+
+        Raises:
+            ValueError: ``configuration:`` or ``component width:``.
+            BackendError: the device went away.
+        """
+        from blocklaws.backends.on_jax.block import JaxBlock
+        from blocklaws.backends.on_jax.steps import Steps
+
+        # The name of the kind of block changes no step: without it, equal choices share their compilations.
+        return JaxBlock(Steps(config.replace(block="")), config, parameters, dtype, self._device())
+
+    def with_device(self, name: str) -> JaxBackend:
+        """Return this backend on a device: ``cpu``, ``cuda`` (or ``gpu``), ``tpu`` ..., ``cuda:1`` for the second.
+
+        Raises:
+            BackendError: JAX has no such device.
+        """
+        backend = JaxBackend(device=name)
+        backend._device()
+        return backend
+
+    def _device(self) -> jax.Device | None:
+        if self.device is None:
+            return None
+        import jax
+
+        platform, _, index = self.device.partition(":")
+        try:
+            return jax.devices(platform)[int(index or 0)]
+        except (RuntimeError, IndexError, ValueError) as error:
+            found = ", ".join(sorted({device.platform for device in jax.devices()}))
+            raise BackendError(
+                f"device: jax {jax.__version__} has no device {self.device!r} here (its default devices: {found}); "
+                "name one of those, or install the jax build for that device"
+            ) from error

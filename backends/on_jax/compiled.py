@@ -1,0 +1,130 @@
+"""The compiled functions: module-level, so that every block of one config shares them.
+
+Must hold: weights, input and offset are traced, so new ones compile nothing; each function compiles once a config,
+dtype and shape. Must hold: the process's own settings stay as they are. 64-bit types are allowed inside `precise()`
+only, for blocks of every dtype: a narrower block has explicit dtypes throughout and takes its rotary angles in float64,
+and one setting gives one cache key whatever the user's process has switched on.
+
+`forward` and `trace` are two programs: XLA fuses and orders their sums differently, so their outputs agree closely, not
+bit for bit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
+from blocklaws.backends.on_jax.steps import Steps
+
+__all__ = ["MAX_COMPILED", "clear_caches", "compilations", "forward", "forward_cached", "gradients", "precise", "trace"]
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+#: A compiled program holds several memory maps, of which a process may have about 65 thousand.
+MAX_COMPILED = 400
+
+_compilations = {"forward": 0, "trace": 0, "gradients": 0, "forward_cached": 0}
+_since_cleared = 0
+
+
+# It moved from jax.experimental to jax.
+_home = jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")
+_enable_x64: Any = _home.enable_x64
+
+# Blocks are small and many, so compiling is what costs: without LLVM's optimizations it takes about half as long.
+_options: dict[str, Any] = {"compiler_options": {"xla_backend_optimization_level": 0}}
+if "compiler_options" not in inspect.signature(jax.jit).parameters:
+    _options = {}
+
+
+def compile_once(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Return `jax.jit` of a function whose first argument, ``steps``, and a ``capacity``, if any, are static."""
+    static = [name for name in ("steps", "capacity") if name in inspect.signature(function).parameters]
+    compiled: Callable[Given, Result] = jax.jit(function, static_argnames=static, **_options)
+    return compiled
+
+
+def compilations() -> dict[str, int]:
+    """Return function name -> how often it was compiled in this process."""
+    return dict(_compilations)
+
+
+def clear_caches() -> None:
+    """Let go of every compiled program of this process; the next call of a function compiles it anew."""
+    global _since_cleared
+    _since_cleared = 0
+    jax.clear_caches()  # type: ignore[no-untyped-call]
+
+
+def precise() -> AbstractContextManager[object]:
+    """Return a context in which this thread may use 64-bit types; caches are bounded here, outside of traces."""
+    if _since_cleared >= MAX_COMPILED:
+        clear_caches()
+    allowed: AbstractContextManager[object] = _enable_x64(True)
+    return allowed
+
+
+def _count(name: str) -> None:
+    """Count a compilation: the body of a jitted function runs once for each."""
+    global _since_cleared
+    _compilations[name] += 1
+    _since_cleared += 1
+
+
+@compile_once
+def forward(steps: Steps, parameters: Parameters, x: jax.Array, offset: jax.Array) -> jax.Array:
+    """Return the output [B, T, d_model] of x [B, T, d_model]; offset is an int32 scalar."""
+    _count("forward")
+    return steps.block(parameters, x, offset)[0]["output"]
+
+
+@compile_once
+def trace(steps: Steps, parameters: Parameters, x: jax.Array, offset: jax.Array) -> Stages:
+    """Return every stage of x."""
+    _count("trace")
+    return steps.block(parameters, x, offset)[0]
+
+
+@compile_once
+def gradients(
+    steps: Steps, parameters: Parameters, x: jax.Array, cotangent: jax.Array, offset: jax.Array
+) -> tuple[Parameters, jax.Array]:
+    """Return the gradients of sum(output * cotangent): those of the parameters, and that of x."""
+    _count("gradients")
+
+    def output(parameters: Parameters, x: jax.Array) -> jax.Array:
+        return steps.block(parameters, x, offset)[0]["output"]
+
+    y, pullback = jax.vjp(output, parameters, x)
+    parameter_gradients, input_gradient = pullback(cotangent.astype(y.dtype))
+    return parameter_gradients, input_gradient
+
+
+@compile_once
+def forward_cached(
+    steps: Steps, capacity: int, parameters: Parameters, x: jax.Array, cache: KeyValues | None
+) -> tuple[jax.Array, KeyValues]:
+    """Return the output of a chunk and the cache with the chunk in it.
+
+    Its buffers have ``capacity`` slots. The length is traced and capacities are few (see `block`), so generation one
+    token at a time compiles once a capacity. Buffers are copied, not donated: one that grows cannot be.
+    """
+    _count("forward_cached")
+    if cache is None:
+        slots = (x.shape[0], steps.config.n_kv_heads, capacity, steps.config.d_head)
+        cache = KeyValues(jnp.zeros(slots, x.dtype), jnp.zeros(slots, x.dtype), jnp.int32(0))
+    else:
+        room = ((0, 0), (0, 0), (0, capacity - cache.key.shape[2]), (0, 0))
+        cache = KeyValues(jnp.pad(cache.key, room), jnp.pad(cache.value, room), cache.length)
+    stages, extended = steps.block(parameters, x, lax.full((), 0, jnp.int32), cache)
+    assert extended is not None
+    return stages["output"], extended
