@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from blocklaws.specification import BlockKind, Clause, Invariant, Profile, Sizes, Specification, Tolerance
-from blocklaws.subjects import BlockRaised, Subject
+from blocklaws.subjects import Abilities, Subject
 from blocklaws.worlds import Example, Recipe, World, adapted_menu, make_world
 
 if TYPE_CHECKING:
@@ -150,31 +150,43 @@ class Case:
         refusals = {self.subject.refusal(self.kind.config(sizes)) for sizes in self.menu}
         return None if None in refusals else sorted(str(refusal) for refusal in refusals)[0]
 
-    @functools.cached_property
-    def abilities(self) -> tuple[frozenset[str], bool]:
-        """What a block of this case can do, and whether it takes a position offset; found on the smallest world.
+    @property
+    def abilities(self) -> Abilities:
+        """What a block of this case can do.
 
         Raises:
             BlockRaised: the backend cannot build the smallest world.
         """
-        built = self.subject.build(self.world(Recipe(self.menu[0], "normal", 0)))
-        return built.capabilities, not built.at_offset_zero_only
+        return self.subject.abilities(self.world(Recipe(self._smallest, "normal", 0)))
 
-    def run(self, search: Search, property: Property) -> Outcome:
-        """Check the case; whatever the backend does, there is an outcome."""
+    @functools.cached_property
+    def _smallest(self) -> Sizes:
+        return next(sizes for sizes in self.menu if self.subject.refusal(self.kind.config(sizes)) is None)
+
+    def split(self) -> list[tuple[Case, str]]:
+        """Return the case as far as it can be checked, and the rest of its clauses, each with why it cannot.
+
+        A trace may show any subset of the stages, and gradients any subset of the parameters: what is missing is
+        ``unchecked`` on its own and does not hide what can be checked.
+        """
         if self.dtype not in self.subject.dtypes:
-            return Outcome("unchecked", f"{self.subject.name} does not offer {self.dtype}")
-        try:
-            if self.supported is not None:
-                return Outcome("unchecked", self.supported)
-            capabilities, offsets = self.abilities
-        except BlockRaised as error:
-            return Outcome("error", str(error))
-        if missing := sorted(self.needs - capabilities):
-            return Outcome("unchecked", f"the block has no {' and no '.join(missing)}")
-        if not offsets and self.sets_offset:
-            return Outcome("unchecked", "the block takes no position offset")
-        return search(self, property)
+            return [(self, f"{self.subject.name} does not offer {self.dtype}")]
+        if self.supported is not None:
+            return [(self, self.supported)]
+        abilities = self.abilities
+        if not abilities.offsets and self.sets_offset:
+            return [(self, "the block takes no position offset")]
+        if reason := abilities.missing(self.needs):
+            return [(self, reason)]
+        parts: dict[str, list[Clause]] = {}
+        for clause in self.clauses:
+            parts.setdefault(abilities.missing(clause.needs), []).append(clause)
+        if len(parts) < 2:
+            return [(self, reason) for reason in parts or [""]]
+        return [(self._of(reason, tuple(clauses)), reason) for reason, clauses in sorted(parts.items())]
+
+    def _of(self, reason: str, clauses: tuple[Clause, ...]) -> Case:
+        return dataclasses.replace(self, clauses=clauses, part=f"{self.part}: {reason}" if reason else self.part)
 
     @property
     def sets_offset(self) -> bool:

@@ -41,7 +41,7 @@ PATTERNS: Mapping[str, tuple[str, ...]] = {
 
 _KEYS = (
     "id", "says", "why", "source", "family", "blocks", "dtypes", "worlds", "where", "pick", "set", "vary", "variants",
-    "then", "informative", "min_informative", "examples", "refuted_by", "advisory", "property", "with", "means",
+    "assume", "then", "informative", "min_informative", "examples", "refuted_by", "advisory", "property", "with", "means",
 )  # fmt: skip
 _AXES = {"tokens": "token", "batch": "batch", "features": "feature"}
 _FILLINGS = ("fresh", "zero", "huge", "tiny")
@@ -83,7 +83,8 @@ def read_invariant(
         blocks=select_blocks(fields, blocks),
         dtypes=fields.words("dtypes", dtypes, "dtype") or None,
         worlds=_worlds(fields),
-        where=_optional(fields, "where", plain),
+        where=_optional(fields, "where", Vocabulary(SIZE_WORDS, stages=(), parameters=(), variants=frozenset())),
+        assume=_optional(fields, "assume", vocabulary),
         picks=picks,
         set=_assignments(fields, "set", plain),
         variants=variants,
@@ -169,16 +170,18 @@ def _clauses(fields: Fields, vocabulary: Vocabulary) -> tuple[Clause, ...]:
 
 
 def _needs(path: tuple[str, ...], vocabulary: Vocabulary) -> frozenset[str]:
-    """Return the capabilities that one reference needs."""
+    """Return what one reference needs: a capability, and of a trace or of gradients the name that must be shown."""
     head, rest = path[0], path[1:]
     if head in vocabulary.variants:
         return _needs(rest, vocabulary)
-    if head == "gradient" or path == ("passed", "cotangent"):
+    if head == "gradient":
+        return frozenset({"gradients", f"gradients:{rest[0]}"})
+    if path == ("passed", "cotangent"):
         return frozenset({"gradients"})
     if head in ("output", "again", "kept", "passed"):
         return frozenset({"forward"})
     if head == "traced" or (head in STAGES and head != "input"):
-        return frozenset({"trace"})
+        return frozenset({"trace", "trace:output" if head == "traced" else f"trace:{head}"})
     if head == "cached":
         return frozenset({"forward_cached"})
     if head == "parameters":

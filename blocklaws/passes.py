@@ -46,7 +46,12 @@ class Pass:
     def built(self) -> Built:
         """The block of this pass's world."""
         if self._built is None:
-            self._built = self._shared.built if self._shared is not None else self.subject.build(self.world)
+            if self._shared is not None:
+                self._built = self._shared.built
+            else:
+                if (reason := self.subject.refusal(self.world.config)) is not None:
+                    raise Unavailable(reason)
+                self._built = self.subject.build(self.world)
         return self._built
 
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:
@@ -161,7 +166,9 @@ class Pass:
                 return world.cotangent
             return self._word(head)
         if head == "gradient":
-            return self.gradients() if rest == ("parameters",) else self._gradient(rest[0])
+            if rest == ("parameters",):
+                return {name: value for name, value in self.gradients().items() if name != "input"}
+            return self._gradient(rest[0])
         if head == "passed":
             return {
                 "input": self.passed_input,
@@ -177,7 +184,7 @@ class Pass:
         if head == "kept":
             return self.kept()
         if head == "reference":
-            return self.reference().resolve(rest)
+            return self._like_the_block(rest, self.reference().resolve(rest))
         if head == "recipe":
             return self._recipe_value(rest)
         raise KeyError(path)
@@ -213,12 +220,27 @@ class Pass:
             raise Unavailable(f"gradients does not give {name}")
         return gradients[name]
 
+    def _like_the_block(self, path: tuple[str, ...], value: Any) -> Any:
+        """Keep of the reference's gradients those that the block gives: it may give a subset."""
+        if path != ("gradient", "parameters"):
+            return value
+        given = self.gradients()
+        return {name: each for name, each in value.items() if name in given}
+
     def _recipe_value(self, path: tuple[str, ...]) -> Any:
         if self.world.dtype != "float64":
-            return self.recipe().resolve(path)
-        exact = self.reference().resolve(path)
+            return self._like_the_block(path, self.recipe().resolve(path))
+        exact = self._like_the_block(path, self.reference().resolve(path))
         rounded = self._oracle("float32").resolve(path)
-        return exact + (np.asarray(rounded, np.float64) - exact) * _FLOAT64_BY_FLOAT32
+        if isinstance(exact, dict):
+            return {name: _scaled_down(value, rounded[name]) for name, value in exact.items()}
+        return _scaled_down(exact, rounded)
+
+
+def _scaled_down(exact: np.ndarray, rounded: np.ndarray) -> np.ndarray:
+    """Return the exact value with the float32 recipe's error brought down to float64's size."""
+    scaled: np.ndarray = exact + (np.asarray(rounded, np.float64) - exact) * _FLOAT64_BY_FLOAT32
+    return scaled
 
 
 _CONFIG_FIELDS = frozenset(

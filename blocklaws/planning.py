@@ -107,7 +107,7 @@ def _parts(invariant: Invariant, property: Property) -> list[tuple[str, frozense
         return [("", property.needs(invariant.arguments), ())]
     groups: dict[frozenset[str], list[Clause]] = {}
     for clause in invariant.clauses:
-        groups.setdefault(clause.needs - {"forward"}, []).append(clause)
+        groups.setdefault(clause.capabilities - {"forward"}, []).append(clause)
     if len(groups) == 1:
         ((needs, clauses),) = groups.items()
         return [("", needs, tuple(clauses))]

@@ -20,7 +20,7 @@ from blocklaws.planning import Choice, plan, properties_of
 from blocklaws.report import CaseResult, Report, result_of
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
-from blocklaws.subjects import Subject
+from blocklaws.subjects import BlockRaised, Subject
 
 __all__ = ["make_report", "resolve", "run_case", "run_cases", "verify"]
 
@@ -41,22 +41,33 @@ def resolve(backends: Sequence[Any], device: str | None = None) -> list[Subject]
     return [subject.with_device(device) for subject in subjects] if device else subjects
 
 
-def run_case(case: Case, property: Property, spec_file: str = "") -> CaseResult:
-    """Run one case and return its result."""
-    begin = time.perf_counter()
+def run_case(case: Case, property: Property, spec_file: str = "") -> list[CaseResult]:
+    """Run one case; a part of it that the block cannot show is a result of its own, ``unchecked``."""
+    results = []
     try:
-        outcome = case.run(find_search(), property)
-    except BlocklawsError as error:
-        # The spec asks for something that cannot be evaluated on this block: its own case is in error, the others run.
-        outcome = Outcome("error", str(error))
-    return result_of(case, outcome, time.perf_counter() - begin, spec_file)
+        parts = case.split()
+    except BlockRaised as error:
+        return [result_of(case, Outcome("error", str(error)), 0.0, spec_file)]
+    for part, unchecked in parts:
+        begin = time.perf_counter()
+        if unchecked:
+            outcome = Outcome("unchecked", unchecked)
+        else:
+            try:
+                outcome = find_search()(part, property)
+            except BlocklawsError as error:
+                # The spec asks for what cannot be evaluated on this block: its own case is in error, the others run.
+                outcome = Outcome("error", str(error))
+        results.append(result_of(part, outcome, time.perf_counter() - begin, spec_file))
+    return results
 
 
-def run_cases(cases: Sequence[Case], known: KnownFailures, spec_file: str = "") -> Iterator[CaseResult]:
+def run_cases(cases: Sequence[Case], known: KnownFailures, spec_file: str = "") -> Iterator[list[CaseResult]]:
     """Run cases one after the other."""
     properties = properties_of(case.invariant for case in cases)
     for case in cases:
-        yield known.marked(run_case(known.prepared(case), properties[case.invariant.property_name], spec_file))
+        results = run_case(known.prepared(case), properties[case.invariant.property_name], spec_file)
+        yield [known.marked(result) for result in results]
 
 
 def verify(
@@ -93,11 +104,13 @@ def verify(
     choice = Choice(tuple(blocks), tuple(dtypes), tuple(invariants), profile, seed)
     cases = plan(loaded, subjects, choice)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
-    results = []
-    for result in run_cases(cases, known, "" if spec is None or isinstance(spec, Specification) else str(spec)):
-        results.append(result)
+    results: list[CaseResult] = []
+    spec_file = "" if spec is None or isinstance(spec, Specification) else str(spec)
+    for number, found in enumerate(run_cases(cases, known, spec_file), start=1):
+        results += found
         if progress is not None:
-            progress(len(results), len(cases), result)
+            for result in found:
+                progress(number, len(cases), result)
     return make_report(loaded, subjects, choice, results, known)
 
 

@@ -143,11 +143,16 @@ class Assignment:
 
 @dataclasses.dataclass(frozen=True)
 class Clause:
-    """One line of ``then``, with what it needs from a block."""
+    """One line of ``then``, with what it needs from a block: capabilities, stages (``trace:query``) and gradients."""
 
     expression: Expression
     needs: frozenset[str]
     place: Place
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """The methods that the block must have."""
+        return frozenset(need.partition(":")[0] for need in self.needs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +167,7 @@ class Invariant:
     blocks: tuple[str, ...]
     clauses: tuple[Clause, ...]
     where: Expression | None = None
+    assume: Expression | None = None
     picks: tuple[Pick, ...] = ()
     set: tuple[Assignment, ...] = ()
     variants: Mapping[str, tuple[Assignment, ...]] = dataclasses.field(default_factory=dict)
@@ -185,7 +191,7 @@ class Invariant:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Every capability that some clause needs."""
+        """Everything that some clause needs."""
         return frozenset().union(*(clause.needs for clause in self.clauses)) if self.clauses else frozenset()
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from blocklaws.canonical import CAPABILITIES
+from blocklaws.canonical import CAPABILITIES, PARAMETER_NAMES, STAGES
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, did_you_mean
 from blocklaws.worlds import World
 
-__all__ = ["BlockRaised", "Built", "Subject", "to_array"]
+__all__ = ["Abilities", "BlockRaised", "Built", "Subject", "to_array"]
 
 _MULTIPLES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -68,6 +68,30 @@ def to_array(value: Any, call: str) -> np.ndarray:
     return array
 
 
+@dataclasses.dataclass(frozen=True)
+class Abilities:
+    """What a block of one kind can do, found by calling it once on the smallest world.
+
+    Attributes:
+        shown: capabilities by name, and what a trace and gradients give: ``trace:query``, ``gradients:input`` ...
+        offsets: whether it takes a position offset.
+    """
+
+    shown: frozenset[str]
+    offsets: bool
+
+    def missing(self, needs: frozenset[str]) -> str:
+        """Say what of ``needs`` the block cannot show; empty when nothing is missing."""
+        lacking = needs - self.shown
+        if methods := sorted(need for need in lacking if ":" not in need):
+            return f"the block has no {' and no '.join(methods)}"
+        sentences = []
+        for method, verb in (("trace", "does not show"), ("gradients", "does not give")):
+            if names := sorted(need.partition(":")[2] for need in lacking if need.startswith(f"{method}:")):
+                sentences.append(f"{method} {verb} {', '.join(names)}")
+        return "; ".join(sentences)
+
+
 class Subject:
     """A backend under verification.
 
@@ -102,6 +126,7 @@ class Subject:
         self.multiples = self._multiples()
         self.deterministic = bool(getattr(backend, "deterministic", True))
         self.device = str(getattr(backend, "device", "") or "")
+        self._abilities: dict[tuple[str, str], Abilities | BlockRaised] = {}
 
     def _check_function(self) -> None:
         try:
@@ -180,6 +205,45 @@ class Subject:
         if answer is True:
             return None
         return "the backend does not support it (and gives no reason)" if answer is False else str(answer)
+
+    def abilities(self, world: World) -> Abilities:
+        """Return what blocks like this world's can do; asked of the block once for each kind and dtype.
+
+        Raises:
+            BlockRaised: the block cannot be built.
+        """
+        key = (world.config.block, world.dtype)
+        if key not in self._abilities:
+            try:
+                self._abilities[key] = self._probe(world)
+            except BlockRaised as error:
+                self._abilities[key] = error
+        found = self._abilities[key]
+        if isinstance(found, BlockRaised):
+            raise found
+        return found
+
+    def _probe(self, world: World) -> Abilities:
+        built = self.build(world)
+        shown = set(built.capabilities)
+        calls: dict[str, tuple[tuple[str, ...], Any]] = {
+            "trace": (STAGES, lambda: built.trace(world.input.copy(), 0)),
+            "gradients": (
+                ("input", "parameters", *world.parameters),
+                lambda: built.gradients(world.input.copy(), world.cotangent.copy(), 0),
+            ),
+        }
+        for method, (names, call) in calls.items():
+            if method not in shown:
+                continue
+            try:
+                given = set(call()) | ({"parameters"} if method == "gradients" else set())
+            except BlockRaised:
+                given = set(names)  # it claims to; the cases that need it will say what it raised
+            shown |= {f"{method}:{name}" for name in names if name in given}
+        # A parameter that this kind of block does not have is nobody's lack.
+        shown |= {f"gradients:{name}" for name in PARAMETER_NAMES if name not in world.parameters}
+        return Abilities(frozenset(shown), not built.at_offset_zero_only)
 
     def build(self, world: World) -> Built:
         """Build the block of a world from copies of its parameters."""

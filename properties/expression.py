@@ -55,6 +55,8 @@ class ExpressionProperty:
 
     def _judge(self, case: Case, passes: dict[str, Pass], picks: Mapping[str, Any]) -> Examination:
         scope = Scope(passes[""], {name: each for name, each in passes.items() if name}, picks)
+        if case.invariant.assume is not None and not judge(case.invariant.assume, scope, case.tolerance).holds:
+            return Examination(void=f"the world does not satisfy {case.invariant.assume.text!r}")
         max_error: float | None = None
         for clause in case.clauses:
             try:

@@ -30,7 +30,7 @@ def search(case: Case, property: Property) -> Outcome:
     sizes = admissible_sizes(case)
     if not sizes:
         return Outcome("unchecked", "no size in the menu of this block satisfies the invariant's 'where'")
-    _, offsets = case.abilities
+    offsets = case.abilities.offsets
     record = _Record(case, property)
     phases = [Phase.generate, Phase.shrink] if case.shrink else [Phase.generate]
 
