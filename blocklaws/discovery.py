@@ -7,6 +7,7 @@ and what to do. Must not: import anything that was not named.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -23,6 +24,7 @@ __all__ = ["find_property", "find_search", "find_subjects", "registered"]
 _EXTRAS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "transformers": None}
 
 
+@functools.cache
 def registered(group: str) -> dict[str, EntryPoint]:
     """Return name -> entry point of the group ``blocklaws.<group>``: ours and those of other distributions."""
     found: dict[str, EntryPoint] = {}
@@ -88,6 +90,8 @@ def _load(point: EntryPoint, name: str) -> Any:
         return point.load()
     except ImportError as error:
         raise BackendError(f"backend {name!r}: {_missing(error)}") from None
+    except (Exception, SystemExit) as error:
+        raise BackendError(f"backend {name!r}: importing {point.value} {_where_raised(error)}") from None
 
 
 def _missing(error: ImportError) -> str:
@@ -109,7 +113,7 @@ def _import_module(module: str, name: str) -> Any:
         if error.name and (module == error.name or module.startswith(error.name + ".")):
             raise BackendError(f"backend {name!r}: there is no module {error.name!r}") from None
         raise BackendError(f"backend {name!r}: {_missing(error)}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BackendError(f"backend {name!r}: importing {module} {_where_raised(error)}") from None
 
 

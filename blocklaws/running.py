@@ -6,8 +6,9 @@ the plan, on one process or many. Must not: print.
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
 from blocklaws.subjects import BlockRaised, Subject
 
-__all__ = ["make_report", "resolve", "run_case", "run_cases", "verify"]
+__all__ = ["Run", "make_report", "prepare", "resolve", "run_case", "run_cases", "verify"]
 
 Progress = Callable[[int, int, CaseResult], None]
 
@@ -37,7 +38,7 @@ def resolve(backends: Sequence[Any], device: str | None = None) -> list[Subject]
             subjects += find_subjects(backend)
         else:
             label = getattr(backend, "name", None) or getattr(backend, "__name__", None) or type(backend).__name__
-            subjects.append(Subject(backend, str(label)))
+            subjects.append(Subject(backend, f"<{label}>"))  # no name that another process could find it by
     return [subject.with_device(device) for subject in subjects] if device else subjects
 
 
@@ -70,6 +71,70 @@ def run_cases(cases: Sequence[Case], known: KnownFailures, spec_file: str = "") 
         yield [known.marked(result) for result in results]
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that is planned and not begun; `prepare` makes it."""
+
+    request: Mapping[str, Any]
+    """What `prepare` was called with: another process plans the same run from it, if it names every backend."""
+    spec: Specification
+    subjects: tuple[Subject, ...]
+    choice: Choice
+    cases: tuple[Case, ...]
+    known: KnownFailures
+    spec_file: str
+
+    def results(self, workers: int = 1) -> Iterator[tuple[int, list[CaseResult]]]:
+        """Yield (number of the case, its results) as the cases are done.
+
+        Raises:
+            BlocklawsError: with several workers, when a backend or the spec was given as an object.
+        """
+        if workers == 1:
+            yield from enumerate(run_cases(self.cases, self.known, self.spec_file))
+            return
+        from blocklaws.parallel import run_in_parallel
+
+        yield from run_in_parallel(self, workers)
+
+    def report(self, results: Mapping[int, Sequence[CaseResult]]) -> Report:
+        """Return the report of the finished cases, by their numbers."""
+        ordered = [result for number in sorted(results) for result in results[number]]
+        return make_report(self.spec, self.subjects, self.choice, ordered, self.known)
+
+
+def prepare(
+    backends: Sequence[Any],
+    *,
+    spec: Specification | str | Path | None = None,
+    blocks: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    invariants: Sequence[str] = (),
+    profile: str = "default",
+    seed: int = 0,
+    device: str | None = None,
+    known_failures: str | Path | None = None,
+) -> Run:
+    """Plan a run; the arguments are those of `verify`.
+
+    Raises:
+        BlocklawsError: a backend, the spec or a name could not be used.
+    """
+    request = {
+        "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
+        "invariants": list(invariants), "profile": profile, "seed": seed, "device": device, "known_failures": known_failures,
+    }  # fmt: skip
+    loaded = spec if isinstance(spec, Specification) else load_spec(spec)
+    known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
+    subjects = resolve(backends, device)
+    if not subjects:
+        raise BlocklawsError("no backend was named; give at least one, such as 'numpy'")
+    choice = Choice(tuple(blocks), tuple(dtypes), tuple(invariants), profile, seed)
+    cases = plan(loaded, subjects, choice)
+    spec_file = "" if spec is None or isinstance(spec, Specification) else str(spec)
+    return Run(request, loaded, tuple(subjects), choice, tuple(cases), known, spec_file)
+
+
 def verify(
     *backends: Any,
     spec: Specification | str | Path | None = None,
@@ -80,6 +145,7 @@ def verify(
     seed: int = 0,
     device: str | None = None,
     known_failures: str | Path | None = None,
+    workers: int = 1,
     progress: Progress | None = None,
 ) -> Report:
     """Verify backends against a spec.
@@ -92,26 +158,23 @@ def verify(
         seed: the same seed gives the same verdicts and counterexamples.
         device: where torch and jax compute.
         known_failures: a YAML file of failures that are expected.
-        progress: called after each case with its number, the number of cases, and its result.
+        workers: how many processes; more than one needs backends and a spec that are named, not given as objects.
+        progress: called after each case with the number of finished cases, the number of cases, and the result.
 
     Raises:
         BlocklawsError: a backend, the spec or a name could not be used.
     """
-    loaded = spec if isinstance(spec, Specification) else load_spec(spec)
-    subjects = resolve(backends, device)
-    if not subjects:
-        raise BlocklawsError("no backend was named; give at least one, such as 'numpy'")
-    choice = Choice(tuple(blocks), tuple(dtypes), tuple(invariants), profile, seed)
-    cases = plan(loaded, subjects, choice)
-    known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
-    results: list[CaseResult] = []
-    spec_file = "" if spec is None or isinstance(spec, Specification) else str(spec)
-    for number, found in enumerate(run_cases(cases, known, spec_file), start=1):
-        results += found
+    run = prepare(
+        backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
+        device=device, known_failures=known_failures,
+    )  # fmt: skip
+    results = {}
+    for number, found in run.results(workers):
+        results[number] = found
         if progress is not None:
             for result in found:
-                progress(number, len(cases), result)
-    return make_report(loaded, subjects, choice, results, known)
+                progress(len(results), len(run.cases), result)
+    return run.report(results)
 
 
 def make_report(

@@ -25,6 +25,9 @@ __all__ = ["Abilities", "BlockRaised", "Built", "Subject", "to_array"]
 _MULTIPLES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 
+# A block that calls sys.exit() is as wrong as one that raises; an interrupt is the user's, never the block's.
+_ITS_OWN = (Exception, SystemExit)
+
 
 class BlockRaised(Exception):
     """The backend's own code raised, or returned something that is no array."""
@@ -109,7 +112,7 @@ class Subject:
         if inspect.isclass(backend):
             try:
                 backend = backend()
-            except Exception as error:
+            except _ITS_OWN as error:
                 raise BackendError(f"backend {label!r}: {_raised('its class', error)}; it must be made without arguments") from None
         self.backend = backend
         self.is_function = not hasattr(backend, "build") and callable(backend) and not hasattr(backend, "forward")
@@ -197,7 +200,7 @@ class Subject:
             return None
         try:
             answer = self.backend.supports(config)
-        except Exception as error:
+        except _ITS_OWN as error:
             raise _raised("supports", error) from None
         if answer is None or isinstance(answer, str):
             return answer
@@ -252,7 +255,7 @@ class Subject:
             return Built(_FunctionBlock(self.backend, parameters, world.config), parameters, at_offset_zero_only=True)
         try:
             block = self.backend.build(world.config, parameters, world.dtype)
-        except Exception as error:
+        except _ITS_OWN as error:
             raise _raised("build", error) from None
         if block is None or not callable(getattr(block, "forward", None)):
             raise BlockRaised("build", f"returned a {type(block).__name__} without a forward method")
@@ -325,7 +328,7 @@ class Built:
     def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         try:
             return getattr(self._block, method)(*arguments, **options)
-        except Exception as error:
+        except _ITS_OWN as error:
             raise _raised(method, error) from None
 
     def _arrays(self, call: str, returned: Any, *, copy: bool = True) -> dict[str, np.ndarray]:
