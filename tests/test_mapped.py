@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import blocklaws
 from blocklaws.backends.mapped import load_mapping
 from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.masks import parse_mask
@@ -43,6 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {"rotary": None, "n_kv_heads": 2},
     "biased": {"rotary": "half", "n_kv_heads": 1, "bias": True},
     "gpt": {"norm": "layer", "feed_forward": "gelu", "bias": True, "d_head": 4},
+    "gpt-tanh": {"norm": "layer", "feed_forward": "gelu_tanh", "bias": True, "d_head": 4},
     "original": {"norm": "layer", "feed_forward": "relu", "bias": True, "d_head": 4, "placement": "post"},
 }
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-2, "bfloat16": 2e-1}
@@ -110,26 +112,42 @@ def variant(path: Path, name: str) -> Any:
 
 # ---------------------------------------------------------------------------------------------- the layers as they are
 
-LAYERS = [
-    pytest.param("hf_llama.yaml", name, kind, dtype, marks=needs_llama, id=f"llama-{name}-{kind}-{dtype}")
-    for name in ("sdpa", "eager")
-    for kind, dtype in [
-        ("llama", "float32"),
-        ("llama-gqa", "float32"),
-        ("interleaved-gqa", "float32"),
-        ("plain", "float32"),
-        ("biased", "float32"),
-        ("llama", "bfloat16"),
-        ("llama-gqa", "float16"),
-    ]
-] + [
-    pytest.param("torch_encoder.yaml", name, kind, dtype, marks=needs_torch, id=f"encoder-{name}-{dtype}")
-    for name, kind in (("pre", "gpt"), ("post", "original"))
-    for dtype in ("float64", "float32", "bfloat16")
+LAYERS = {
+    "hf_llama.yaml": {
+        name: [
+            ("llama", "float32"),
+            ("llama-gqa", "float32"),
+            ("interleaved-gqa", "float32"),
+            ("plain", "float32"),
+            ("biased", "float32"),
+            ("llama", "bfloat16"),
+            ("llama-gqa", "float16"),
+        ]
+        for name in ("sdpa", "eager")
+    },
+    "hf_gpt2.yaml": {
+        name: [("gpt", "float64"), ("gpt", "bfloat16"), ("gpt-tanh", "float64")] for name in ("sdpa", "eager")
+    },
+    "torch_encoder.yaml": {
+        "pre": [("gpt", "float64"), ("gpt", "bfloat16")],
+        "post": [("original", "float64"), ("original", "float32")],
+    },
+}
+LAYER_CASES = [
+    pytest.param(file, name, kind, dtype, marks=needs_torch if file.startswith("torch") else needs_llama)
+    for file, variants in LAYERS.items()
+    for name, cases in variants.items()
+    for kind, dtype in cases
 ]
 
 
-@pytest.mark.parametrize(("file", "name", "kind", "dtype"), LAYERS)
+def test_every_mapping_of_the_repository_is_compared() -> None:
+    """Fails if a mapping or a variant is added and no layer is ever built from it here."""
+    shipped = {backend.name for path in MAPPINGS.glob("*.yaml") for backend in load_mapping(path)}
+    assert shipped == {f"{file.removesuffix('.yaml')}[{name}]" for file, names in LAYERS.items() for name in names}
+
+
+@pytest.mark.parametrize(("file", "name", "kind", "dtype"), LAYER_CASES)
 def test_a_mapped_layer_agrees_with_the_reference(file: str, name: str, kind: str, dtype: str) -> None:
     """Fails if a weight, a stage, a gradient or a position of a shipped mapping goes to the wrong place."""
     config, tolerance = config_of(kind), TOLERANCE[dtype]
@@ -237,6 +255,14 @@ def test_an_eager_mapping_that_passes_no_mask_leaks_the_future(write: Callable[.
     )
     x = inputs_of(config)[0]
     assert earlier_rows_move(variant(forgot, "eager").build(config, parameters_of(config), "float32"), x)
+    [leak] = blocklaws.verify(
+        variant(forgot, "eager"),
+        invariants=["prefix-invariance"],
+        blocks=["llama"],
+        profile="quick",
+        dtypes=["float32"],
+    ).cases
+    assert leak.verdict == "violated"
     for name in ("sdpa", "eager"):
         right = variant(MAPPINGS / "hf_llama.yaml", name).build(config, parameters_of(config), "float32")
         assert not earlier_rows_move(right, x), name

@@ -1,8 +1,8 @@
 """The operations a mapping may do to an array, each with the way back.
 
-Must hold: every operation moves elements or adds a constant, so that what a layer holds can be read back in the
-canonical layout: ``undo`` is the exact inverse on values (an addition: up to its rounding), and on gradients (where
-``difference`` is true) the same without the constant. Works on NumPy arrays only; must not import a framework.
+Must hold: every operation on a parameter moves elements or adds a constant, so that what a layer holds can be read back
+in the canonical layout: ``undo`` is the exact inverse on values (an addition: up to its rounding), and on gradients
+(where ``difference`` is true) the same without the constant. Works on NumPy arrays only; must not import a framework.
 """
 
 from __future__ import annotations
@@ -55,6 +55,13 @@ def _add(constant: float) -> Operation:
     return run
 
 
+def _select(axis: int, index: int) -> Operation:
+    def undo(result: Array, _difference: bool) -> Array:
+        raise AssertionError("a selection is parsed for stages alone, and stages do not go back")
+
+    return lambda array, _size: (array.take(index, axis), undo)
+
+
 def _split_heads(array: Array, size: Callable[[str], Any]) -> tuple[Array, Undo]:
     """[batch, token, heads d_head] -> [batch, heads, token, d_head]."""
     split = array.reshape(*array.shape[:2], -1, size("d_head")).transpose(0, 2, 1, 3)
@@ -68,7 +75,7 @@ def _merge_heads(array: Array, _size: Callable[[str], Any]) -> tuple[Array, Undo
     return merged, lambda result, _difference: result.reshape(batch, tokens, heads, width).transpose(0, 2, 1, 3)
 
 
-def _parse_operation(node: Node, what: str, sizes: Sequence[str]) -> Operation:
+def _parse_operation(node: Node, what: str, sizes: Sequence[str], one_way: bool) -> Operation:
     if isinstance(node.value, str):
         match node.word(what, _NAMES):
             case "transpose":
@@ -79,7 +86,7 @@ def _parse_operation(node: Node, what: str, sizes: Sequence[str]) -> Operation:
                 return _merge_heads
             case name:
                 node.refuse(f"{what}: {name} needs an argument, as in {{{name}: ...}}")
-    entries = node.fields(what, ("transpose", "reshape", "add"))
+    entries = node.fields(what, ("transpose", "reshape", "add", *(("select",) if one_way else ())))
     if len(entries) != 1:
         node.refuse(f"{what}: expected one operation a list item, found {len(entries)}")
     [(name, argument)] = entries.items()
@@ -87,6 +94,11 @@ def _parse_operation(node: Node, what: str, sizes: Sequence[str]) -> Operation:
         if not isinstance(argument.value, (int, float)) or isinstance(argument.value, bool):
             argument.refuse(f"{what}: add expects a number, found {argument.kind}")
         return _add(float(argument.value))
+    if name == "select":
+        parts = [item.integer(f"{what}: select") for item in argument.items(f"{what}: select")]
+        if len(parts) != 2:
+            argument.refuse(f"{what}: select expects [axis, index], found {len(parts)} numbers")
+        return _select(*parts)
     if name == "transpose":
         axes = [item.integer(f"{what}: an axis of transpose") for item in argument.items(f"{what}: transpose")]
         if sorted(axes) != list(range(len(axes))):
@@ -103,11 +115,18 @@ def _parse_operation(node: Node, what: str, sizes: Sequence[str]) -> Operation:
     return _reshape(lengths)
 
 
-def parse_operations(node: Node | None, what: str, sizes: Sequence[str]) -> tuple[Operation, ...]:
-    """Read the value of a ``do:`` key, a list of operations; ``sizes`` are the names that ``$`` may mean in it."""
+def parse_operations(
+    node: Node | None, what: str, sizes: Sequence[str], *, one_way: bool = False
+) -> tuple[Operation, ...]:
+    """Read the value of a ``do:`` key, a list of operations.
+
+    Args:
+        sizes: the names that ``$`` may mean in it.
+        one_way: also allow what loses elements and so has no way back (stages are only read).
+    """
     if node is None:
         return ()
-    return tuple(_parse_operation(item, what, sizes) for item in node.items(what))
+    return tuple(_parse_operation(item, what, sizes, one_way) for item in node.items(what))
 
 
 def run_operations(array: Array, operations: Sequence[Operation], size: Callable[[str], Any]) -> tuple[Array, Undo]:

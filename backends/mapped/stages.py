@@ -83,7 +83,7 @@ def _parse_stage(stage: str, node: Node) -> StageRule:
         place,
         entries[place].text(what),
         None if take is None else take.value,
-        parse_operations(entries.get("do"), what, _SIZES),
+        parse_operations(entries.get("do"), what, _SIZES, one_way=True),
     )
 
 
