@@ -16,7 +16,8 @@ import torch
 
 from blocklaws.backends.on_torch.arrays import NUMPY_DTYPES, Array, to_numpy, to_tensor
 from blocklaws.backends.on_torch.cache import KeyValueCache
-from blocklaws.backends.on_torch.decoder import DecoderBlock, Pass
+from blocklaws.backends.on_torch.decoder import DecoderBlock
+from blocklaws.backends.on_torch.parts import Pass
 from blocklaws.canonical import STAGES, parameter_shapes
 from blocklaws.config import BlockConfig
 from blocklaws.errors import did_you_mean
@@ -59,15 +60,16 @@ class TorchBlock:
         """
         x, offset = self._checked_input(x, position_offset)
         with torch.inference_mode():
-            return to_numpy(self.module(to_tensor(x, self.device), Pass(offset)))
+            return self.emitted(self.module(self.received(x), Pass(offset)))
 
     def trace(self, x: Array, position_offset: int = 0) -> dict[str, Array]:
         """Return stage -> array, in the order of the computation; refuses as `forward` does."""
         x, offset = self._checked_input(x, position_offset)
         stages: dict[str, torch.Tensor] = {}
         with torch.inference_mode():
-            self.module(to_tensor(x, self.device), Pass(offset, stages=stages))
-            return {stage: to_numpy(stages[stage]) for stage in STAGES}
+            y = self.module(self.received(x), Pass(offset, stages=stages))
+            arrays = {stage: to_numpy(stages[stage]) for stage in STAGES}
+            return {**arrays, "output": self.emitted(y)}
 
     def gradients(self, x: Array, cotangent: Array, position_offset: int = 0) -> dict[str, Array]:
         """Return the gradients of sum(output * cotangent): ``input``, then each parameter by its canonical name.
@@ -84,7 +86,7 @@ class TorchBlock:
         self._check_dtype(cotangent, "cotangent")
         named = list(self.module.canonical_parameters())
         with torch.inference_mode(False), torch.enable_grad():
-            source = to_tensor(x, self.device).requires_grad_()
+            source = self.received(x).requires_grad_()
             found = torch.autograd.grad(
                 self.module(source, Pass(offset)),
                 [source, *(parameter for _, parameter, _ in named)],
@@ -99,10 +101,14 @@ class TorchBlock:
 
     def parameters(self) -> dict[str, Array]:
         """Return canonical name -> a copy of that parameter, matrices [in, out], in canonical order."""
-        return {
-            name: to_numpy(parameter.T if transposed else parameter)
-            for name, parameter, transposed in self.module.canonical_parameters()
-        }
+        # One array for each parameter: were two names one parameter, the arrays would show it.
+        arrays: dict[int, Array] = {}
+        listed = {}
+        for name, parameter, transposed in self.module.canonical_parameters():
+            if id(parameter) not in arrays:
+                arrays[id(parameter)] = to_numpy(parameter.T if transposed else parameter)
+            listed[name] = arrays[id(parameter)]
+        return listed
 
     def forward_cached(self, x: Array, cache: KeyValueCache | None) -> tuple[Array, KeyValueCache]:
         """Return the outputs of the next tokens, [batch, token, d_model], and the cache to continue from.
@@ -119,9 +125,17 @@ class TorchBlock:
         x, offset = self._checked_input(x, 0 if cache is None else cache.tokens)
         run = Pass(offset, None if cache is None else cache.take(x.shape[0]))
         with torch.inference_mode():
-            y = to_numpy(self.module(to_tensor(x, self.device), run))
+            y = self.emitted(self.module(self.received(x), run))
         assert run.cached is not None
-        return y, KeyValueCache(*run.cached)
+        return y, KeyValueCache(run.cached, offset + x.shape[1])
+
+    def received(self, x: Array) -> torch.Tensor:
+        """Return the input as a tensor of its own, on the device."""
+        return to_tensor(x, self.device)
+
+    def emitted(self, y: torch.Tensor) -> Array:
+        """Return the output as an array of its own."""
+        return to_numpy(y)
 
     def _checked_parameters(self, parameters: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
         shapes = parameter_shapes(self.config)
@@ -162,10 +176,12 @@ class TorchBlock:
             offset = operator.index(position_offset)
         except TypeError:
             raise ValueError(f"position range: position_offset={position_offset!r} must be an integer") from None
-        limit = self.config.max_positions
+        self._check_positions(offset, tokens, self.config.max_positions)
+        return x, offset
+
+    def _check_positions(self, offset: int, tokens: int, limit: int) -> None:
         if offset < 0 or offset + tokens > limit:
             raise ValueError(
                 f"position range: {tokens} tokens from position_offset={offset} need positions "
                 f"{offset} to {offset + tokens - 1}; max_positions={limit} allows 0 to {limit - 1}"
             )
-        return x, offset

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy.typing as npt
 
+from blocklaws.backends.on_torch.faults import FAULTS, faulty_block_class
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, did_you_mean
 
@@ -29,7 +30,7 @@ class TorchBackend:
 
     name = "torch"
     dtypes = ("float64", "float32", "bfloat16", "float16")
-    faults: tuple[str, ...] = ()
+    faults = FAULTS
 
     def __init__(self, device: str = "cpu", fault: str | None = None) -> None:
         self.device = device
@@ -56,7 +57,8 @@ class TorchBackend:
 
         from blocklaws.backends.on_torch.adapter import TorchBlock
 
-        return TorchBlock(config, parameters, dtype, torch.device(self.device))
+        block_class = TorchBlock if self.fault is None else faulty_block_class(self.fault)
+        return block_class(config, parameters, dtype, torch.device(self.device))
 
     def with_device(self, name: str) -> TorchBackend:
         """Return this backend on the device ``name`` (``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...).
@@ -78,6 +80,19 @@ class TorchBackend:
                 f"use 'cpu'{_cuda_devices(torch.cuda.device_count())} or install a torch that supports it"
             ) from None
         return TorchBackend(str(device), self.fault)
+
+    def with_fault(self, fault: str) -> TorchBackend:
+        """Return this backend building blocks that have ``fault``, one of `faults`.
+
+        Raises:
+            BackendError: there is no such fault on torch.
+        """
+        if fault not in self.faults:
+            raise BackendError(
+                f"torch has no fault {fault!r}{did_you_mean(fault, self.faults)}; "
+                "'blocklaws list faults' shows which backends have which"
+            )
+        return TorchBackend(self.device, fault)
 
 
 def _cuda_devices(count: int) -> str:

@@ -12,12 +12,12 @@ __all__ = ["KeyValueCache"]
 
 
 class KeyValueCache:
-    """Keys and values, each [batch, n_kv_heads, key, d_head], of positions 0 .. tokens - 1."""
+    """Keys and values, each [batch, n_kv_heads, key, d_head], of the positions 0 .. ``tokens`` - 1."""
 
-    def __init__(self, key: Tensor, value: Tensor) -> None:
-        self._pair: tuple[Tensor, Tensor] | None = (key, value)
-        self.batch = key.shape[0]
-        self.tokens = key.shape[2]
+    def __init__(self, pair: tuple[Tensor, Tensor], tokens: int) -> None:
+        self._pair: tuple[Tensor, Tensor] | None = pair
+        self.batch = pair[0].shape[0]
+        self.tokens = tokens
 
     def check(self, batch: int) -> None:
         """Refuse a second use, or an input of another batch size.

@@ -11,79 +11,39 @@ Shazeer 2020 (equation 6).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blocklaws.backends.on_torch.parts import Affine, Pass, Projection, join_pairs, split_pairs
 from blocklaws.canonical import parameter_shapes
 from blocklaws.config import BlockConfig
 
-__all__ = ["DecoderBlock", "Pass", "Projection"]
-
-
-@dataclasses.dataclass
-class Pass:
-    """What one pass through the block carries beside the tokens.
-
-    Attributes:
-        offset: the position of the first token.
-        cached: keys and values before this call, [batch, n_kv_heads, key, d_head] each; after it, with its own.
-        stages: where the stages are recorded, or None to record nothing.
-    """
-
-    offset: int = 0
-    cached: tuple[Tensor, Tensor] | None = None
-    stages: dict[str, Tensor] | None = None
-
-    def record(self, stage: str, tensor: Tensor) -> Tensor:
-        """Keep ``tensor`` as ``stage`` where stages are wanted, and return it."""
-        if self.stages is not None:
-            self.stages[stage] = tensor
-        return tensor
-
-
-class Projection(nn.Module):
-    """y = x W + b, W stored [out, in]; not ``nn.Linear``, whose initial weights are drawn from the global generator."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight.T.contiguous())
-        self.bias = None if bias is None else nn.Parameter(bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
-
-
-class Affine(nn.Module):
-    """The gain and, for a layer norm, the bias of one norm, applied in the dtype of what they are given."""
-
-    def __init__(self, gain: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(gain)
-        self.bias = None if bias is None else nn.Parameter(bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scaled = x * self.gain.to(x.dtype)
-        return scaled if self.bias is None else scaled + self.bias.to(x.dtype)
+__all__ = ["DecoderBlock"]
 
 
 class DecoderBlock(nn.Module):
     """A decoder block of one config, from canonical tensors: name -> tensor, matrices [in, out]."""
+
+    projection_class: type[Projection] = Projection
+    affine_class: type[Affine] = Affine
 
     def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.config = config
         self.dtype = tensors["attention.query"].dtype
         self.wide = torch.float64 if self.dtype == torch.float64 else torch.float32
-        self.attention_affine = Affine(tensors["attention_norm.gain"], tensors.get("attention_norm.bias"))
-        self.feed_forward_affine = Affine(tensors["feed_forward_norm.gain"], tensors.get("feed_forward_norm.bias"))
+
+        def affine(name: str) -> Affine:
+            return self.affine_class(tensors[f"{name}.gain"], tensors.get(f"{name}.bias"))
 
         def projection(name: str) -> Projection:
-            return Projection(tensors[name], tensors.get(f"{name}_bias"))
+            return self.projection_class(tensors[name], tensors.get(f"{name}_bias"))
 
+        self.attention_affine = affine("attention_norm")
+        self.feed_forward_affine = affine("feed_forward_norm")
         self.query_projection = projection("attention.query")
         self.key_projection = projection("attention.key")
         self.value_projection = projection("attention.value")
@@ -162,15 +122,13 @@ class DecoderBlock(nn.Module):
         query_positions = self.positions(n.shape[1], run.offset)
         if config.rotary is not None:
             angles = self.rotary_angles(query_positions)
-            query, key = self.rotate(query, angles), self.rotate(key, angles)
+            query, key = self.rotate_query(query, angles), self.rotate_key(key, angles)
         run.record("query", query)
         run.record("key", key)
         run.record("value", value)
-        key_positions = query_positions
-        if run.cached is not None:
-            past = run.cached[0].shape[2]
-            key_positions = self.positions(past + n.shape[1], run.offset - past)
         run.cached = key, value = self.extend_cache(run.cached, key, value)
+        earlier = key.shape[2] - n.shape[1]
+        key_positions = self.positions(key.shape[2], run.offset - earlier) if earlier else query_positions
         key, value = self.repeat_heads(key), self.repeat_heads(value)
         visible = self.visible(query_positions, key_positions)
         if run.stages is not None:
@@ -209,24 +167,18 @@ class DecoderBlock(nn.Module):
         """Return radians, [token, d_head / 2]; float64, because float32 is 2e-4 off at position 4000."""
         return positions.to(torch.float64).unsqueeze(-1) * self.rotary_frequencies()
 
+    def rotate_query(self, query: Tensor, angles: Tensor) -> Tensor:
+        return self.rotate(query, angles)
+
+    def rotate_key(self, key: Tensor, angles: Tensor) -> Tensor:
+        return self.rotate(key, angles)
+
     def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
         """Turn each pair of features of query or key, [batch, heads, token, d_head], by its angle."""
         cos, sin = angles.cos().to(self.wide), angles.sin().to(self.wide)
-        first, second = self.pairs(a.to(self.wide))
-        return self.join_pairs(first * cos - second * sin, first * sin + second * cos).to(a.dtype)
-
-    def pairs(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first and the second feature of every pair, [..., d_head / 2] each."""
-        if self.config.rotary == "interleaved":
-            return a[..., 0::2], a[..., 1::2]
-        first, second = a.chunk(2, dim=-1)
-        return first, second
-
-    def join_pairs(self, first: Tensor, second: Tensor) -> Tensor:
-        """Undo `pairs`."""
-        if self.config.rotary == "interleaved":
-            return torch.stack((first, second), dim=-1).flatten(-2)
-        return torch.cat((first, second), dim=-1)
+        first, second = split_pairs(a.to(self.wide), self.config.rotary)
+        turned = join_pairs(first * cos - second * sin, first * sin + second * cos, self.config.rotary)
+        return turned.to(a.dtype)
 
     def extend_cache(self, cached: tuple[Tensor, Tensor] | None, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return all keys and values so far, [batch, n_kv_heads, key, d_head] each."""
@@ -282,11 +234,12 @@ class DecoderBlock(nn.Module):
             case "relu":
                 return F.relu(a)
 
+    def feed_forward_inner(self, n: Tensor) -> Tensor:
+        """Return what enters the down projection, [batch, token, d_ff]."""
+        up: Tensor = self.up_projection(n)
+        return self.activate(up) if self.gate_projection is None else self.activate(self.gate_projection(n)) * up
+
     def feed_forward(self, n: Tensor) -> Tensor:
         """Return the feed-forward branch, [batch, token, d_model]."""
-        if self.gate_projection is not None:
-            inner = self.activate(self.gate_projection(n)) * self.up_projection(n)
-        else:
-            inner = self.activate(self.up_projection(n))
-        branch: Tensor = self.down_projection(inner)
+        branch: Tensor = self.down_projection(self.feed_forward_inner(n))
         return branch
