@@ -175,7 +175,8 @@ def differs(seen: Any, right: Any, noise: float) -> bool:
     finite = np.isfinite(b)
     if not np.array_equal(finite, np.isfinite(a)):
         return True
-    largest = np.abs(b[finite]).max(initial=0.0)
+    # Not less than a thousandth: the gradient of a key bias is zero but for rounding, which has no scale of its own.
+    largest = np.abs(b[finite]).max(initial=1e-3)
     return bool((np.abs(a[finite] - b[finite]) > noise * largest).any())
 
 
