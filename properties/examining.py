@@ -1,0 +1,104 @@
+"""What the properties written in Python share: how an example is set up, and claims about arrays.
+
+Must hold: ``set`` and admissibility mean here what they mean for the expressions of a spec; a block that raises is
+reported as raising, never as an error of the harness. Must not: judge by other rules than the expression language does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from blocklaws.assigning import assign
+from blocklaws.checking import Case, Examination
+from blocklaws.expressions import DEFAULT_BUDGET, Judgement, close, identical
+from blocklaws.expressions.budget import Meter
+from blocklaws.expressions.judging import judge_elements
+from blocklaws.expressions.registry import Context
+from blocklaws.passes import Pass, Unavailable
+from blocklaws.properties.expression import admissible
+from blocklaws.subjects import BlockRaised
+from blocklaws.worlds import Example, World
+
+__all__ = ["PythonProperty", "Refuted", "refuted", "require", "same", "within"]
+
+
+class Refuted(Exception):
+    """A claim that failed; `PythonProperty` makes the examination of it."""
+
+    def __init__(self, judgement: Judgement) -> None:
+        super().__init__(str(judgement))
+        self.judgement = judgement
+
+
+def refuted(claim: str, detail: str, **facts: Any) -> Refuted:
+    """Return the exception to raise for a claim that fails without two arrays to show."""
+    return Refuted(Judgement(False, claim, detail, **{"wrong": 1, "total": 1, **facts}))
+
+
+def require(judgement: Judgement, prefix: str = "") -> Judgement:
+    """Return a judgement that holds.
+
+    Raises:
+        Refuted: it does not; ``prefix`` says of what it was asked.
+    """
+    if judgement.holds:
+        return judgement
+    raise Refuted(dataclasses.replace(judgement, detail=f"{prefix}: {judgement.detail}") if prefix else judgement)
+
+
+def within(got: np.ndarray, want: np.ndarray, allowed: np.ndarray | float, claim: str) -> Judgement:
+    """Return whether ``|got - want| <= allowed`` everywhere; a NaN or another shape fails."""
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    if got.shape != want.shape:
+        return identical(got, want, claim)
+    with np.errstate(all="ignore"):
+        difference = np.abs(got - want)
+    return judge_elements(Context(Meter(DEFAULT_BUDGET), None, claim), got, want, difference, allowed)
+
+
+def same(case: Case, got: np.ndarray, want: np.ndarray, claim: str) -> Judgement:
+    """Return whether two runs of one computation agree: to the last bit, or closely where the backend says it must be so."""
+    if case.subject.deterministic:
+        return identical(got, want, claim)
+    return close(got, want, case.tolerance, 1.0, claim)
+
+
+class PythonProperty:
+    """A property whose check is Python: subclasses give ``name``, ``schema`` and `check`."""
+
+    name: str
+    schema: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
+    capabilities: frozenset[str] = frozenset({"forward"})
+
+    def needs(self, arguments: Mapping[str, Any]) -> frozenset[str]:
+        """Return the capabilities that a block must have; every block has ``forward``."""
+        return self.capabilities - {"forward"}
+
+    def examine(self, case: Case, example: Example) -> Examination:
+        """Set the world up and check it; a `Refuted`, a raising block and an unavailable value become an examination."""
+        passes: dict[str, Pass] = {}
+        try:
+            invariant = case.invariant
+            world = assign(case.world(example.recipe), invariant.set, example.picks, case.subject, case.tolerance)
+            if not admissible(case, world):
+                return Examination(void=f"the reference recipe in {case.dtype} is not finite on this world")
+            passes[""] = Pass(case.subject, world, case.reference)
+            return self.check(case, world, passes[""])
+        except Refuted as found:
+            return Examination(judgement=found.judgement, passes=passes)
+        except BlockRaised as error:
+            return Examination(raised=str(error), passes=passes)
+        except Unavailable as reason:
+            return Examination(void=str(reason))
+
+    def check(self, case: Case, world: World, base: Pass) -> Examination:
+        """Check one world; ``base`` is its pass, in which nothing has been computed yet.
+
+        Raises:
+            Refuted: a claim failed.
+        """
+        raise NotImplementedError
