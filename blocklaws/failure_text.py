@@ -1,0 +1,156 @@
+"""What a failure is told as: the fields, the commands and the Python that reproduces it, as plain text.
+
+Must hold: the command line, pytest, JUnit and replay tell a failure in the same words, and every command and snippet runs as
+it stands when pasted. Must not: import NumPy, rich or a framework; style is the terminal's business.
+"""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blocklaws.report import CaseResult
+
+__all__ = ["config_text", "failure_fields", "failure_text", "headline", "shown_place", "snippet", "verify_command", "world_text"]
+
+_SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff")
+_LABEL = 11
+
+
+def shown_place(place: str) -> str:
+    """Return ``file:line`` with the file as a reader would type it: relative when it lies below the working directory."""
+    file, separator, rest = place.partition(":")
+    try:
+        return str(Path(file).resolve().relative_to(Path.cwd())) + separator + rest if file else place
+    except (ValueError, OSError):
+        return place
+
+
+def headline(result: CaseResult) -> str:
+    """Return the one line that names a failing case."""
+    verdict = "VIOLATED" if result.verdict == "violated" else result.verdict.upper()
+    on = f" on {result.device}" if result.device else ""
+    return f"{verdict} {result.name}: backend {result.backend}{on}, block {result.block}, {result.dtype}"
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """Return a config on one line: its sizes first, then its choices, without those that are off."""
+    sizes = [f"{name} {config[name]}" for name in _SIZES if name in config]
+    choices = [f"{config['norm']} norm", f"{config['placement']} placement", str(config["feed_forward"])] if "norm" in config else []
+    if config.get("rotary"):
+        choices.append(f"rotary {config['rotary']} (base {config['rotary_base']:g})")
+    if config.get("bias"):
+        choices.append("biases")
+    return ", ".join(sizes + choices)
+
+
+def world_text(example: Mapping[str, Any]) -> str:
+    """Return an example on one line: the sizes of the input, what fills it, and the invariant's picks."""
+    sizes = example["sizes"]
+    parts = [f"B {sizes['B']}, T {sizes['T']}", f"values {example['pattern']}", f"seed {example['seed']}"]
+    if example["position_offset"]:
+        parts.append(f"position_offset {example['position_offset']}")
+    parts += [f"{name} = {value}" for name, value in example["picks"].items()]
+    return ", ".join(parts)
+
+
+def verify_command(result: CaseResult) -> str:
+    """Return the command that looks for the same failure again, by a search of its own."""
+    words = ["blocklaws", "verify", result.label, "--invariant", result.invariant, "--block", result.block]
+    words += ["--dtype", result.dtype, "--seed", str(result.seed), "--profile", result.profile]
+    if result.spec_file:
+        words += ["--spec", result.spec_file]
+    if result.device:
+        words += ["--device", result.device]
+    return shlex.join(words)
+
+
+def _is_named(result: CaseResult) -> bool:
+    """Whether the backend was given by a name; one given as an object cannot be found again."""
+    return not result.label.startswith("<")
+
+
+def snippet(result: CaseResult) -> str:
+    """Return a few lines of Python that show the failure again."""
+    backend = repr(result.label) if _is_named(result) else "backend"
+    lines = [] if _is_named(result) else ["backend = ...  # the object that was verified"]
+    options = f"invariant={result.invariant!r}, block={result.block!r}, dtype={result.dtype!r}"
+    extra = "".join(
+        f", {name}={value!r}"
+        for name, value in (("spec", result.spec_file), ("device", result.device), ("part", result.part))
+        if value
+    )
+    if result.label.endswith((".yaml", ".yml")):  # a mapping file may stand for several backends
+        extra += f", name={result.backend!r}"
+    if result.counterexample is not None:
+        lines += [
+            "from blocklaws.replaying import examine",
+            f"example = {_plain(result.counterexample)!r}",
+            f"result = examine({backend}, {options}{extra}, example=example)",
+            "print(result.verdict, result.reason)",
+        ]
+    else:
+        options = f"invariants=[{result.invariant!r}], blocks=[{result.block!r}], dtypes=[{result.dtype!r}]"
+        options += f", seed={result.seed}, profile={result.profile!r}"
+        options += "".join(
+            f", {name}={value!r}" for name, value in (("spec", result.spec_file), ("device", result.device)) if value
+        )
+        lines += ["import blocklaws", f"report = blocklaws.verify({backend}, {options})", "print(report.failures[0].reason)"]
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def failure_fields(result: CaseResult, replay: str | None = None) -> list[tuple[str, str]]:
+    """Return (label, text) of everything that is known of a failing case.
+
+    Args:
+        result: the failing case.
+        replay: the command that replays it, when that is not what the case itself says.
+    """
+    fields = [("says", f"{shown_place(result.location)}: {result.says}")]
+    if result.claim:
+        fields.append(("claim", result.claim + (f"   ({shown_place(result.clause_at)})" if result.clause_at else "")))
+    # The worst element says all that the reason does, and names the axes.
+    fields.append(("worst", result.worst) if result.worst else ("reason", result.reason))
+    if result.pattern:
+        fields.append(("wrong at", result.pattern))
+    if result.divergence:
+        fields.append(("diverges", f"first at the stage {result.divergence}"))
+    if result.counterexample is not None:
+        fields.append(("config", config_text(result.config)))
+        fields.append(("world", world_text(result.counterexample)))
+    if replay is None:
+        replay = result.replay if _is_named(result) else ""
+    if replay or _is_named(result):
+        fields.append(("replay", replay or verify_command(result)))
+    fields.append(("python", snippet(result)))
+    return fields
+
+
+def failure_text(result: CaseResult, replay: str | None = None, width: int | None = None) -> str:
+    """Return the whole failure as text; prose is wrapped at ``width``, commands and code never are."""
+    lines = [headline(result)]
+    for label, text in failure_fields(result, replay):
+        lines += field_lines(label, text, width)
+    return "\n".join(lines)
+
+
+def field_lines(label: str, text: str, width: int | None = None) -> list[str]:
+    """Return the lines of one field, with its label in a column of its own."""
+    start, indent = f"  {label:<{_LABEL - 2}}", " " * _LABEL
+    if label == "python":
+        return [start.rstrip(), *(f"    {line}" for line in text.splitlines())]
+    if label in ("replay", "claim") or width is None or width < 2 * _LABEL:
+        return [start + text]
+    return textwrap.wrap(
+        text, width, initial_indent=start, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
