@@ -133,7 +133,7 @@ def sigmoid(x: Value) -> Array:
 
 @function()
 def relu(x: Value) -> Array:
-    """max(x, 0).
+    """The value where it is above zero, 0 elsewhere.
 
     >>> show("relu([-1, 2])")
     [0, 2]

@@ -175,6 +175,8 @@ class _Walk:
     def negation(self, node: tree.Unary) -> Judgement:
         inner = self.truth(node.operand)
         claim = self.source(node)
+        if inner.undecided:
+            return dataclasses.replace(inner, holds=False, claim=claim)
         if not inner:
             return Judgement(True, claim, total=inner.total, shape=inner.shape)
         return Judgement(False, claim, f"{inner.claim} holds", wrong=1, total=max(1, inner.total), shape=inner.shape)

@@ -1,7 +1,8 @@
 """The judgement functions: what an expression may claim of two arrays, or of one.
 
 Must hold: NaN satisfies no judgement, neither of equality nor of difference; a shape that does not fit is a failed
-judgement and not an error, because a block is to blame; an infinite value never widens a bound.
+judgement and not an error, because a block is to blame; an infinite value never widens a bound. A comparison that NaN
+or a shape made meaningless is marked, so that its negation fails too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def _pair(context: Context, a: Value, b: Value) -> tuple[Array, Array] | Judgeme
     """Return both sides in float64, or the judgement that their shapes differ; a plain number goes with any shape."""
     x, y = array_of(a), array_of(b)
     if x.shape != y.shape and not (is_number(a) or is_number(b)):
-        return failed(context, f"shapes differ: got {x.shape}, want {y.shape}", shape=x.shape)
+        detail = f"shapes differ: got {x.shape}, want {y.shape}"
+        return failed(context, detail, shape=x.shape, undecided=True)
     return widened(x), widened(y)
 
 
@@ -58,16 +60,20 @@ def _each(context: Context, judge: Callable[..., Judgement], some: bool, *values
     for other in sets[1:]:
         if set(other) != set(sets[0]):
             odd = sorted(set(other) ^ set(sets[0]))
-            return failed(context, f"the two sets differ in {', '.join(odd[:4])}{' ...' if len(odd) > 4 else ''}")
+            detail = f"the two sets differ in {', '.join(odd[:4])}{' ...' if len(odd) > 4 else ''}"
+            return failed(context, detail, undecided=True)
     if some and any(np.isnan(widened(array)).any() for one in sets for array in one.values()):
-        return failed(context, "some elements are NaN, which is no difference")
+        return failed(context, "some elements are NaN, which is no difference", undecided=True)
     found = [dataclasses.replace(judge(context, *(s[name] for s in sets)), name=name) for name in sets[0]]
     if not found:
         return Judgement(True, context.claim) if not some else failed(context, "there is nothing to compare")
     deciding = next((j for j in found if j.holds == some), found[0] if some else max(found, key=_margin))
-    total = sum(j.total for j in found)
-    detail = f"{deciding.name}: {deciding.detail}" if deciding.detail else ""
-    return dataclasses.replace(deciding, detail=detail, total=total)
+    return dataclasses.replace(
+        deciding,
+        detail=f"{deciding.name}: {deciding.detail}" if deciding.detail else "",
+        total=sum(j.total for j in found),
+        undecided=any(j.undecided for j in found),
+    )
 
 
 def _margin(judgement: Judgement) -> float:
@@ -147,7 +153,8 @@ def _calibrated(context: Context, candidate: Value, reference: Value, recipe: Va
     if not (np.isfinite(exact).all() and np.isfinite(rounded).all()):
         raise EvaluationError("reference or recipe is not finite, nothing can be judged against it")
     if x.shape != exact.shape:
-        return failed(context, f"shapes differ: got {x.shape}, want {exact.shape}", shape=x.shape)
+        detail = f"shapes differ: got {x.shape}, want {exact.shape}"
+        return failed(context, detail, shape=x.shape, undecided=True)
     error = float(np.max(np.abs(rounded - exact), initial=0.0))
     allowed = context.tolerance.c * error + context.tolerance.floor * _row_scale(exact)
     return judge_elements(context, x, exact, _difference(x, exact), allowed)

@@ -33,6 +33,7 @@ class Judgement:
         mask: True where an element is wrong, in the shape that was compared; None where the claim holds.
         shape: the shape that was compared.
         name: the parameter that was compared, where there were several.
+        undecided: a NaN, or shapes that do not fit, made the comparison meaningless; then `not` of it fails as well.
     """
 
     holds: bool
@@ -48,6 +49,7 @@ class Judgement:
     mask: Array | None = None
     shape: tuple[int, ...] = ()
     name: str = ""
+    undecided: bool = False
 
     def __bool__(self) -> bool:
         return self.holds
@@ -112,6 +114,7 @@ def judge_elements(context: Context, a: Array, b: Array, difference: Array, allo
         total=mask.size,
         mask=mask if wrong else None,
         shape=shape,
+        undecided=bool(np.isnan(difference).any()),
     )
     if not wrong:
         return judgement
@@ -163,7 +166,8 @@ def judge_some(context: Context, x: Array, y: Array, far: Array, least: Array | 
 def no_evidence(context: Context, x: Array, y: Array, shape: tuple[int, ...]) -> Judgement | None:
     """Return the failed judgement of two arrays that cannot show a difference: one has a NaN, or both are empty."""
     if broken := int((np.isnan(x) | np.isnan(y)).sum()):
-        return failed(context, f"{broken} elements are NaN, which is no difference", shape=shape, total=x.size)
+        detail = f"{broken} elements are NaN, which is no difference"
+        return failed(context, detail, shape=shape, total=x.size, undecided=True)
     if 0 in shape:
         return failed(context, "there is nothing to compare", shape=shape, wrong=0, total=0)
     return None

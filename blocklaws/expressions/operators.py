@@ -2,7 +2,7 @@
 
 Must hold: the size of a result is reserved before it is made; whole numbers never grow past 64 bits; strings and lists
 are compared but never added or repeated. A float divided by zero is inf or nan as in NumPy; a whole number has no
-such value, so ``//`` and ``%`` by zero are errors.
+such value, so ``//`` and ``%`` by zero are errors. A comparison with NaN is false, ``!=`` as well.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _UFUNCS: Mapping[str, np.ufunc] = {
     "%": np.remainder,
     "**": np.power,
 }
-_COMPARISONS: Mapping[str, tuple[Callable[[Any, Any], Any], np.ufunc]] = {
-    "==": (operator.eq, np.equal),
-    "!=": (operator.ne, np.not_equal),
-    "<": (operator.lt, np.less),
-    "<=": (operator.le, np.less_equal),
-    ">": (operator.gt, np.greater),
-    ">=": (operator.ge, np.greater_equal),
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": lambda a, b: (a < b) | (a > b),  # NaN makes every comparison false, this one too
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 #: Operations an element, where more than one.
 _WEIGHTS = {"**": 6, "%": 3, "//": 3}
@@ -67,7 +67,7 @@ def broadcast(meter: Meter, *arrays: Array, weight: int = 1) -> tuple[int, ...]:
 
 def unary(symbol: str, value: Value) -> Value:
     """Return ``-value`` or ``+value``."""
-    if is_number(value) and not isinstance(value, float):
+    if isinstance(value, (bool, int)):
         return _whole(symbol, 0, int(value))
     array = _operand(value, symbol)
     return _bounded(-array if symbol == "-" else +array)
@@ -162,14 +162,14 @@ def compare(symbol: str, left: Value, right: Value, meter: Meter, claim: str) ->
     if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
         a, b = widened(left), widened(right)
         broadcast(meter, a, b)
-        return np.asarray(_COMPARISONS[symbol][1](a, b))
+        return np.asarray(_COMPARISONS[symbol](a, b))
     for side in (left, right):
         if isinstance(side, (Mapping, Judgement, slice)):
             raise EvaluationError(f"{symbol} does not compare {describe(side)}; use identical, or 'and' and 'or'")
+    if is_number(left) and is_number(right):
+        return _compared(bool(_COMPARISONS[symbol](left, right)), left, right, claim)
     if symbol in ("==", "!="):
         return _compared(_same(left, right) == (symbol == "=="), left, right, claim)
-    if is_number(left) and is_number(right):
-        return _compared(bool(_COMPARISONS[symbol][0](left, right)), left, right, claim)
     raise EvaluationError(f"{symbol} orders numbers, not {describe(left)} and {describe(right)}")
 
 
@@ -193,6 +193,7 @@ def _compared(holds: bool, left: Value, right: Value, claim: str) -> Judgement:
         difference=abs(float(left) - float(right)) if numbers else None,
         wrong=int(not holds),
         total=1,
+        undecided=numbers and (math.isnan(left) or math.isnan(right)),
     )
 
 

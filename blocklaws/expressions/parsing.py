@@ -203,7 +203,7 @@ class _Reader:
             case ast.Slice():
                 raise self.refuse("a slice stands in square brackets; elsewhere write slice(a, b)", node)
             case ast.Starred():
-                raise self.refuse("'*' before an argument is not part of the language", node)
+                raise self.refuse("'*' before a value is not part of the language", node)
         raise self.refuse(f"{_kind(node)} is not part of the language", node)
 
     def constant(self, node: ast.Constant) -> tree.Node:
@@ -253,7 +253,7 @@ class _Reader:
         for number, name in enumerate(names):
             end = _ends(node, len(names) - number - 1) + self.lead
             if name not in ATTRIBUTES:
-                column = end - len(name)
+                column = end - len(name) + 1
                 raise ExpressionError(unknown_attribute(name, words, self.table), column, self.text)
             value = tree.Attribute(value.start, end, value, name)
         return value
@@ -270,6 +270,8 @@ class _Reader:
             if (name,) in self.table:
                 raise self.refuse(f"{name!r} is a value, not a function", node.func)
             raise self.refuse(f"unknown function {name!r}" + suggestion(name, list(SIGNATURES)), node.func)
+        for starred in (argument for argument in node.args if isinstance(argument, ast.Starred)):
+            raise self.refuse("'*' before an argument is not part of the language", starred)
         keywords = []
         for argument in node.keywords:
             if argument.arg is None:
@@ -278,7 +280,8 @@ class _Reader:
         complaint = signature.complaint(len(node.args), tuple(name for name, _ in keywords))
         if complaint:
             message, culprit = complaint
-            hint = suggestion(culprit, [p.name for p in signature.parameters]) if culprit else ""
+            known = [parameter.name for parameter in signature.parameters]
+            hint = suggestion(culprit, known) if culprit and culprit not in known else ""
             place: ast.AST = next((argument for name, argument in keywords if name == culprit), node)
             raise self.refuse(f"{message}{hint}; it is {signature.text}", place)
         self.calls.add(name)
