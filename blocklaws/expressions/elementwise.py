@@ -105,7 +105,7 @@ def tanh(x: Value) -> Array:
     return np.tanh(real(x))
 
 
-@function(weight=20)
+@function(weight=30)
 def erf(x: Value) -> Array:
     """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
@@ -152,7 +152,7 @@ def silu(x: Value) -> Array:
     return array * _sigmoid(array)
 
 
-@function(weight=22)
+@function(weight=32)
 def gelu(x: Value) -> Array:
     """x (1 + erf(x / sqrt(2))) / 2, the exact form (Hendrycks and Gimpel 2016, eq. 1).
 

@@ -159,6 +159,8 @@ def stack(context: Context, arrays: Value, axis: Value = 0) -> Array:
 
 def _grown(context: Context, array: Array, times: Value, axis: Value) -> tuple[int, int]:
     count, place = integer(times, "times"), axis_of(axis, array.ndim)
+    if count < 0:
+        raise EvaluationError(f"times must not be negative, got {count}")
     context.meter.reserve((*array.shape[:place], array.shape[place] * count, *array.shape[place + 1 :]))
     return count, place
 

@@ -94,6 +94,8 @@ def _tokens(text: str) -> None:
             hint = _INSTEAD_OF_WORD.get(token, "")
             message = f"the word {token!r} is not part of the language" + (f"; {hint}" if hint else "")
             raise ExpressionError(message, position + 1, text)
+        if kind == "string" and "\\" in token:
+            _refuse_character(text, position + token.index("\\"))
         if kind == "string" and previous == "word":
             raise ExpressionError("a string has no prefix; write it as 'word' alone", position + 1, text)
         if token in ("(", "["):
