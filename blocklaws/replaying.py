@@ -18,7 +18,7 @@ from blocklaws.files import read_json, write_json, write_text
 if TYPE_CHECKING:
     from blocklaws.report import CaseResult, Report
 
-__all__ = ["FAILURES", "as_test", "examine", "read_failure", "replay", "store_failures"]
+__all__ = ["FAILURES", "as_test", "examine", "read_failure", "replay", "store_failure", "store_failures"]
 
 #: Where `verify` keeps the failures of a run, below the working directory.
 FAILURES = Path(".blocklaws") / "failures"
@@ -152,17 +152,23 @@ def store_failures(report: Report, folder: Path = FAILURES) -> str | None:
 
     A folder that cannot be written to is no reason to lose a report.
     """
-    failures = [case for case in report.cases if case.counterexample is not None and not case.label.startswith("<")]
-    if not failures:
+    for case in report.cases:
+        if problem := store_failure(case, str(report.spec["sha256"]), folder):
+            return problem
+    return None
+
+
+def store_failure(case: CaseResult, spec_sha256: str, folder: Path = FAILURES) -> str | None:
+    """Write the file of one failure; return why that was impossible, or None."""
+    if case.counterexample is None or case.label.startswith("<"):
         return None
+    data = {"blocklaws": blocklaws.__version__, "format": 1, "spec": {"sha256": spec_sha256}, "failure": case.as_dict()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         ignore = folder.parent / ".gitignore"
         if not ignore.exists():
             write_text(ignore, "*\n")
-        for case in failures:
-            data = {"blocklaws": report.version, "format": 1, "spec": dict(report.spec), "failure": case.as_dict()}
-            write_json(folder / f"{case.id}.json", data)
+        write_json(folder / f"{case.id}.json", data)
     except OSError as error:
         return f"failures are not stored in {folder}: {error.strerror}"
     except BlocklawsError as error:
