@@ -489,6 +489,16 @@ def test_identical_overlooks_the_sign_of_zero_and_the_dtype_only() -> None:
     assert not judged("identical(output, input)", output=tiny, input=np.array([0.0, 1.0]))
 
 
+def test_identical_is_close_where_a_backend_is_not_deterministic() -> None:
+    """Fails if such a backend is refuted by its last bits, or is let off altogether."""
+    expression = parse("identical(output, input)", VOCABULARY)
+    bound = TOLERANCE.atol + TOLERANCE.rtol * np.abs(Y).max(-1, keepdims=True)
+    near, far = world(output=Y + 0.5 * bound, input=Y), world(output=Y + 10 * bound, input=Y)
+    assert not judge(expression, near, TOLERANCE)
+    assert judge(expression, near, TOLERANCE, exact=False)
+    assert not judge(expression, far, TOLERANCE, exact=False)
+
+
 def test_close_fails_at_ten_times_the_tolerance_and_holds_at_half() -> None:
     """Fails if the tolerance is not the one of the table: relative to the row, plus the absolute part."""
     scale = np.abs(Y).max(-1, keepdims=True)

@@ -40,6 +40,8 @@ def evaluate(
     scope: Scope,
     tolerance: ToleranceLike | None = None,
     budget: Budget = DEFAULT_BUDGET,
+    *,
+    exact: bool = True,
 ) -> Value:
     """Return the value of an expression: a judgement, an array, a number, a word, a tuple, a slice or parameters.
 
@@ -48,11 +50,12 @@ def evaluate(
         scope: gives the value of a path; it is called at most once for each, and only when the value is needed.
         tolerance: the numbers of `close`, `apart` and `calibrated`; without it these are errors.
         budget: what the evaluation may cost.
+        exact: whether `identical` means the last bit; for a backend that is not deterministic it is judged as `close`.
 
     Raises:
         EvaluationError: the expression has no value here; the failing part is named.
     """
-    walk = _Walk(expression.text, scope, tolerance, Meter(budget))
+    walk = _Walk(expression.text, scope, tolerance, Meter(budget), exact)
     with np.errstate(all="ignore"):
         return walk.value(expression.root)
 
@@ -62,13 +65,15 @@ def judge(
     scope: Scope,
     tolerance: ToleranceLike | None = None,
     budget: Budget = DEFAULT_BUDGET,
+    *,
+    exact: bool = True,
 ) -> Judgement:
     """Return the value of an expression that judges: what `evaluate` gives, a truth value made into a judgement.
 
     Raises:
         EvaluationError: as `evaluate`, or the value is neither.
     """
-    value = evaluate(expression, scope, tolerance, budget)
+    value = evaluate(expression, scope, tolerance, budget, exact=exact)
     try:
         return as_judgement(value, expression.text.strip())
     except EvaluationError as problem:
@@ -81,6 +86,7 @@ class _Walk:
     scope: Scope
     tolerance: ToleranceLike | None
     meter: Meter
+    exact: bool
     known: dict[tree.Path, Value] = dataclasses.field(default_factory=dict)
 
     def source(self, node: tree.Node) -> str:
@@ -153,7 +159,7 @@ class _Walk:
         for argument in (*arguments, *keywords.values()):
             self.paid(node, argument, function.weight)
         if function.needs_context:
-            arguments.insert(0, Context(self.meter, self.tolerance, self.source(node)))
+            arguments.insert(0, Context(self.meter, self.tolerance, self.source(node), self.exact))
         return simplify(self.attempt(node, function.call, *arguments, **keywords))
 
     def comparison(self, node: tree.Comparison) -> Value:

@@ -50,11 +50,15 @@ class Tolerance:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """What a function may need beside its arguments: the meter, the tolerance, and the text of the call."""
+    """What a function may need beside its arguments: the meter, the tolerance, and the text of the call.
+
+    Where ``exact`` is false, two equal runs may differ in their last bits, and `identical` is judged as `close`.
+    """
 
     meter: Meter
     given: ToleranceLike | None = None
     claim: str = ""
+    exact: bool = True
 
     @property
     def tolerance(self) -> ToleranceLike:
