@@ -35,7 +35,7 @@ _STREAM = 0xD1FF
 class _Settings:
     step: float = 1e-6
     tolerance: float = 2e-5
-    coordinates: int = 160
+    coordinates: int = 300
     directions: int = 2
 
 

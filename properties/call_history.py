@@ -1,0 +1,102 @@
+"""A block has no memory: what it answers depends on the call alone, never on the calls before.
+
+Must hold: between two equal calls lie calls of every other kind that the block can make: other tokens, fewer tokens, another
+offset, a trace, gradients, a cache. A second block of the same world makes its calls in another order, so that a table that is
+kept from the first call is seen too. Must not: ask an oracle about values; the block is compared with itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blocklaws.checking import Case, Examination
+from blocklaws.expressions import calibrated, differs, finite, identical
+from blocklaws.passes import Pass
+from blocklaws.properties.examining import PythonProperty, require, same
+from blocklaws.subjects import BlockRaised, Built
+from blocklaws.worlds import World, fill
+
+__all__ = ["CallHistoryProperty"]
+
+
+class CallHistoryProperty(PythonProperty):
+    """The same call gives the same, whatever was called before, on this block or on another of the same world."""
+
+    name = "call-history"
+
+    def check(self, case: Case, world: World, base: Pass) -> Examination:
+        """Call, call otherwise, call again; then ask a second block in another order."""
+        built, calls = base.built, _Calls(case, world)
+        first, returned = calls.forward(built)
+        gradients = calls.gradients(built)
+        other = calls.something_else(built)
+        require(identical(returned, first, "an output once returned"), "a later call wrote into it")
+        again, _ = calls.forward(built)
+        require(same(case, again, first, "the same call again"), "after calls of other kinds")
+        for name, value in calls.gradients(built).items():
+            if name in gradients:
+                require(same(case, value, gradients[name], f"gradient.{name} again"), f"gradient.{name}, asked twice")
+        if "trace" in built.capabilities:
+            self._compare_trace(case, base, first)
+
+        second = case.subject.build(world)
+        calls.something_else(second)
+        answered, _ = calls.forward(second)
+        require(same(case, answered, first, "a second block's answer"), "a second block, called in another order")
+        return Examination(informative=bool(differs(other, first)))
+
+    def _compare_trace(self, case: Case, base: Pass, output: np.ndarray) -> None:
+        """Require that ``trace`` shows the output of ``forward``, as nearly as two compilations of one recipe can."""
+        shown = base.stages().get("output")
+        if shown is None:
+            return
+        require(finite(output, "output"))
+        noise = base.resolve(("recipe", "output")).astype(np.float64) - base.reference().output()
+        exact = output.astype(np.float64)
+        if exact.shape != noise.shape:
+            require(identical(exact, base.reference().output(), "the shape of the output"))
+        require(calibrated(shown, exact, exact + noise, case.tolerance, "the output that trace shows"), "trace and forward")
+
+
+class _Calls:
+    """The calls of one world: the one that is compared, and others beside it."""
+
+    def __init__(self, case: Case, world: World) -> None:
+        self._world = world
+        batch, tokens, _ = world.input.shape
+        self._fresh = fill(world, "input", "fresh", 1)
+        step = case.subject.multiples.get("T", 1)
+        self._fewer = tokens // 2 // step * step
+        last = world.config.max_positions - tokens
+        # The other end of the range where there is one: a table that grows with the positions has to grow.
+        self._elsewhere = 0 if world.position_offset else min(last, 7)
+
+    def forward(self, built: Built) -> tuple[np.ndarray, np.ndarray]:
+        """Make the call that is compared; return a copy and the array that the block returned."""
+        return built.forward(self._world.input.copy(), self._world.position_offset)
+
+    def gradients(self, built: Built) -> dict[str, np.ndarray]:
+        """Return the gradients of the compared call, none where the block has none."""
+        if "gradients" not in built.capabilities:
+            return {}
+        world = self._world
+        return built.gradients(world.input.copy(), world.cotangent.copy(), world.position_offset)
+
+    def something_else(self, built: Built) -> np.ndarray:
+        """Make one call of every other kind, the shortest first; return the output of other tokens."""
+        offset = 0 if built.at_offset_zero_only else self._elsewhere
+        if self._fewer:
+            built.forward(self._fresh[:, : self._fewer].copy(), self._world.position_offset)
+        if offset != self._world.position_offset:
+            built.forward(self._world.input.copy(), offset)
+        if "trace" in built.capabilities:
+            built.trace(self._fresh.copy(), self._world.position_offset)
+        if "gradients" in built.capabilities:
+            built.gradients(self._fresh.copy(), self._world.cotangent.copy(), self._world.position_offset)
+        if "forward_cached" in built.capabilities:
+            built.forward_cached(self._fresh.copy(), None)
+        # Last, since it has the shape of the compared call: where outputs share a buffer, these tokens are now in it.
+        other, _ = built.forward(self._fresh.copy(), self._world.position_offset)
+        if other.shape != self._world.input.shape:
+            raise BlockRaised("forward", f"returned shape {other.shape} for an input of shape {self._world.input.shape}")
+        return other

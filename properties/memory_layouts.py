@@ -1,0 +1,115 @@
+"""The values of an input count, not how they lie in memory.
+
+Must hold: each layout is a view that equals the contiguous input value for value, and what lies between and around its elements
+is filled with numbers that would show; they must be there afterwards. Must not: copy a view before the block gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from blocklaws.checking import Case, Examination
+from blocklaws.expressions import differs, identical
+from blocklaws.passes import Pass
+from blocklaws.properties.examining import PythonProperty, require, same
+from blocklaws.worlds import World
+
+__all__ = ["LAYOUTS", "MemoryLayoutsProperty"]
+
+# What fills the gaps; a small whole number exists in every dtype.
+_FILLER = 3
+
+
+def _every_second(axis: int) -> Callable[[np.ndarray], np.ndarray]:
+    def view(x: np.ndarray) -> np.ndarray:
+        shape = list(x.shape)
+        shape[axis] *= 2
+        spaced = np.full(shape, _FILLER, x.dtype)
+        window = spaced[(*(slice(None),) * axis, slice(None, None, 2))]
+        window[...] = x
+        return window
+
+    return view
+
+
+def _backwards(axis: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.flip(np.flip(x, axis).copy(), axis)
+
+
+def _inside(x: np.ndarray) -> np.ndarray:
+    """A window in a larger array, with a margin on every side."""
+    larger = np.full([length + 2 for length in x.shape], _FILLER, x.dtype)
+    larger[1:-1, 1:-1, 1:-1] = x
+    return larger[1:-1, 1:-1, 1:-1]
+
+
+def _at_byte(offset: int) -> Callable[[np.ndarray], np.ndarray]:
+    def view(x: np.ndarray) -> np.ndarray:
+        raw = np.zeros(x.nbytes + 2 * x.itemsize, np.uint8)
+        window = raw[offset : offset + x.nbytes].view(x.dtype).reshape(x.shape)
+        window[...] = x
+        return window
+
+    return view
+
+
+def _read_only(x: np.ndarray) -> np.ndarray:
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    return frozen
+
+
+#: Name -> what makes a view that equals a C-contiguous array.
+LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "fortran": np.asfortranarray,
+    "tokens-first": lambda x: x.transpose(1, 0, 2).copy().transpose(1, 0, 2),
+    "features-first": lambda x: x.transpose(2, 0, 1).copy().transpose(1, 2, 0),
+    "every-second-sequence": _every_second(0),
+    "every-second-token": _every_second(1),
+    "every-second-feature": _every_second(2),
+    "sequences-backwards": _backwards(0),
+    "tokens-backwards": _backwards(1),
+    "features-backwards": _backwards(2),
+    "inside-a-larger-array": _inside,
+    "one-element-in": lambda x: _at_byte(x.itemsize)(x),
+    "one-byte-in": _at_byte(1),
+    "read-only": _read_only,
+}
+
+
+class MemoryLayoutsProperty(PythonProperty):
+    """``forward`` of a view is ``forward`` of its contiguous copy."""
+
+    name = "memory-layouts"
+    schema: Mapping[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "layouts": {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": list(LAYOUTS)}},
+        },
+    }
+
+    def check(self, case: Case, world: World, base: Pass) -> Examination:
+        """Hand every layout to the block."""
+        contiguous = base.output()
+        for name in case.invariant.arguments.get("layouts", LAYOUTS):
+            view = LAYOUTS[name](world.input)
+            around = _owner(view)
+            before = around.copy()
+            output, _ = base.built.forward(view, world.position_offset)
+            require(same(case, output, contiguous, f"the output of an input laid out {name}"), f"layout {name}")
+            require(identical(around, before, f"the memory around an input laid out {name}"), f"layout {name}: written to")
+        # Read in the wrong order, an input whose rows are all alike would not show it.
+        reordered = world.input.transpose(2, 1, 0).ravel()
+        return Examination(informative=bool(differs(reordered, world.input.ravel())))
+
+
+def _owner(view: np.ndarray) -> np.ndarray:
+    """Return the array whose memory a view looks at, gaps and margins included."""
+    owner = view
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return owner
