@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from blocklaws.backends.on_jax import faults
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError
 
@@ -33,17 +34,22 @@ class JaxBackend:
     Attributes:
         name: shown in test ids.
         dtypes: all of them; float64 works whatever ``jax_enable_x64`` says, and leaves it as it is.
+        faults: the ids of the faults that `with_fault` knows.
         device: the device named in `with_device`, or None for JAX's default one.
+        fault: the fault named in `with_fault`, or None.
     """
 
     name = "jax"
     dtypes = ("float64", "float32", "bfloat16", "float16")
 
-    def __init__(self, device: str | None = None) -> None:
+    faults: tuple[str, ...] = tuple(faults.FAULTS)
+
+    def __init__(self, device: str | None = None, fault: str | None = None) -> None:
         self.device = device
+        self.fault = fault
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(device={self.device!r})"
+        return f"{type(self).__name__}(device={self.device!r}, fault={self.fault!r})"
 
     def supports(self, config: BlockConfig) -> str | None:
         """Return None: every config is supported."""
@@ -56,11 +62,11 @@ class JaxBackend:
             ValueError: ``configuration:`` or ``component width:``.
             BackendError: the device went away.
         """
-        from blocklaws.backends.on_jax.block import JaxBlock
-        from blocklaws.backends.on_jax.steps import Steps
+        if self.fault is None:
+            from blocklaws.backends.on_jax.block import JaxBlock
 
-        # The name of the kind of block changes no step: without it, equal choices share their compilations.
-        return JaxBlock(Steps(config.replace(block="")), config, parameters, dtype, self._device())
+            return JaxBlock(config, parameters, dtype, self._device())
+        return faults.load(self.fault)(config, parameters, dtype, self._device())
 
     def with_device(self, name: str) -> JaxBackend:
         """Return this backend on a device: ``cpu``, ``cuda`` (or ``gpu``), ``tpu`` ..., ``cuda:1`` for the second.
@@ -68,9 +74,18 @@ class JaxBackend:
         Raises:
             BackendError: JAX has no such device.
         """
-        backend = JaxBackend(device=name)
+        backend = JaxBackend(device=name, fault=self.fault)
         backend._device()
         return backend
+
+    def with_fault(self, identifier: str) -> JaxBackend:
+        """Return this backend with a fault of ``spec/faults.yaml``.
+
+        Raises:
+            BackendError: `faults` has no such id.
+        """
+        faults.check(identifier)
+        return JaxBackend(device=self.device, fault=identifier)
 
     def _device(self) -> jax.Device | None:
         if self.device is None:

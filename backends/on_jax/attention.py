@@ -10,12 +10,13 @@ Shapes: B sequences, T tokens, K keys.
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, contract, project, wide
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, contract, wide
 from blocklaws.config import BlockConfig
 
 __all__ = ["AttentionSteps"]
@@ -29,17 +30,22 @@ class AttentionSteps:
 
     # --- projections and heads ---
 
+    def project(self, n: jax.Array, matrix: jax.Array, bias: jax.Array | None) -> jax.Array:
+        """Return ``n matrix + bias`` over the last axis, in the dtype of ``n``; rounded once, after the bias."""
+        product = contract("bti,io->bto", n, matrix)
+        return (product if bias is None else product + wide(bias)).astype(n.dtype)
+
     def project_query(self, parameters: Parameters, n: jax.Array) -> jax.Array:
         """Return [B, T, n_heads d_head]."""
-        return project(n, parameters["attention.query"], parameters.get("attention.query_bias"))
+        return self.project(n, parameters["attention.query"], parameters.get("attention.query_bias"))
 
     def project_key(self, parameters: Parameters, n: jax.Array) -> jax.Array:
         """Return [B, T, n_kv_heads d_head]."""
-        return project(n, parameters["attention.key"], parameters.get("attention.key_bias"))
+        return self.project(n, parameters["attention.key"], parameters.get("attention.key_bias"))
 
     def project_value(self, parameters: Parameters, n: jax.Array) -> jax.Array:
         """Return [B, T, n_kv_heads d_head]."""
-        return project(n, parameters["attention.value"], parameters.get("attention.value_bias"))
+        return self.project(n, parameters["attention.value"], parameters.get("attention.value_bias"))
 
     def split_heads(self, a: jax.Array, heads: int) -> jax.Array:
         """Return [B, heads, T, d_head]: head i owns the columns i d_head to (i + 1) d_head."""
@@ -57,7 +63,7 @@ class AttentionSteps:
 
     def project_output(self, parameters: Parameters, a: jax.Array) -> jax.Array:
         """Return the attention branch, [B, T, d_model]."""
-        return project(a, parameters["attention.output"], parameters.get("attention.output_bias"))
+        return self.project(a, parameters["attention.output"], parameters.get("attention.output_bias"))
 
     # --- positions ---
 
@@ -65,9 +71,14 @@ class AttentionSteps:
         """Return the positions of the tokens of this call, int32 [T]."""
         return offset + jnp.arange(tokens, dtype=jnp.int32)
 
-    def cached_positions(self, tokens: int, cache: KeyValues) -> jax.Array:
-        """Return the positions of a chunk that continues a cache, int32 [T]."""
-        return self.positions(tokens, cache.length)
+    def positions_in_cache(self, tokens: int, offset: jax.Array) -> jax.Array:
+        """Return the positions of a chunk that continues a cache of ``offset`` tokens, int32 [T]."""
+        return self.positions(tokens, offset)
+
+    @property
+    def layout(self) -> Literal["interleaved", "half"] | None:
+        """Which features make a pair."""
+        return self.config.rotary
 
     def rotary_frequencies(self) -> jax.Array:
         """Return the radians a position of each pair, base^(-2 i / d_head), float64 [d_head / 2]."""
@@ -94,23 +105,31 @@ class AttentionSteps:
     def split_pairs(self, a: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the first and the second features of the pairs, each [..., d_head / 2]."""
         half = a.shape[-1] // 2
-        if self.config.rotary == "interleaved":
+        if self.layout == "interleaved":
             pairs = a.reshape(*a.shape[:-1], half, 2)
             return pairs[..., 0], pairs[..., 1]
         return a[..., :half], a[..., half:]
 
     def join_pairs(self, first: jax.Array, second: jax.Array) -> jax.Array:
         """Undo `split_pairs`."""
-        if self.config.rotary == "interleaved":
+        if self.layout == "interleaved":
             return jnp.stack([first, second], axis=-1).reshape(*first.shape[:-1], -1)
         return jnp.concatenate([first, second], axis=-1)
 
-    def turn(self, query: jax.Array, key: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return queries and keys turned to their positions; as they are where the block has no rotary embedding."""
+    def turn(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return queries and keys turned, where the block has a rotary embedding, and values as they are."""
         if self.config.rotary is None:
-            return query, key
+            return query, key, value
         angles = self.rotary_angles(positions)
-        return self.rotate(query, angles), self.rotate(key, angles)
+        return self.rotate(query, angles), self.rotate(key, angles), value
+
+    def turn_in_cache(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return `turn` of a chunk on its way into the cache."""
+        return self.turn(query, key, value, positions)
 
     # --- attention ---
 
@@ -167,17 +186,20 @@ class AttentionSteps:
     def attention(
         self, parameters: Parameters, n: jax.Array, offset: jax.Array, cache: KeyValues | None
     ) -> tuple[Stages, KeyValues | None]:
-        """Return the stages of the attention branch of n [B, T, d_model], and the cache with this chunk in it."""
+        """Return the stages of the attention branch of n [B, T, d_model], and the cache with this chunk in it.
+
+        ``offset`` is the position of the first token, with a cache too.
+        """
         config, tokens = self.config, n.shape[1]
         query = self.split_heads(self.project_query(parameters, n), config.n_heads)
         key = self.split_heads(self.project_key(parameters, n), config.n_kv_heads)
         value = self.split_heads(self.project_value(parameters, n), config.n_kv_heads)
         slots = jnp.arange(tokens, dtype=jnp.int32)
         if cache is None:
-            query, key = self.turn(query, key, self.positions(tokens, offset))
+            query, key, value = self.turn(query, key, value, self.positions(tokens, offset))
             weights, mixed = self.attend(query, key, value, self.visible(slots, slots))
         else:
-            query, key = self.turn(query, key, self.cached_positions(tokens, cache))
+            query, key, value = self.turn_in_cache(query, key, value, self.positions_in_cache(tokens, offset))
             extended = self.extend_cache(cache, key, value)
             key_slots = jnp.arange(extended.key.shape[2], dtype=jnp.int32)
             visible = self.visible_in_cache(cache.length + slots, key_slots, cache)

@@ -66,16 +66,19 @@ class JaxBlock:
     """One decoder block on one device, with every capability."""
 
     dtypes: ClassVar[tuple[str, ...]] = ("float64", "float32", "bfloat16", "float16")
+    #: The mathematics; a block with a fault has other ones.
+    steps_class: ClassVar[type[Steps]] = Steps
 
     def __init__(
-        self, steps: Steps, config: BlockConfig, parameters: Mapping[str, Any], dtype: str, device: jax.Device | None
+        self, config: BlockConfig, parameters: Mapping[str, Any], dtype: str, device: jax.Device | None
     ) -> None:
         """Check the parameters and send them to the device (None: JAX's default one).
 
         Raises:
             ValueError: see `refusals.checked_dtype` and `refusals.checked_parameters`.
         """
-        self.steps = steps
+        # The name of the kind of block changes no step: without it, equal choices share their compilations.
+        self.steps = self.steps_class(config.replace(block=""))
         self.config = config
         self.dtype = refusals.checked_dtype(dtype, self.dtypes)
         with compiled.precise():
@@ -128,13 +131,13 @@ class JaxBlock:
         if not isinstance(cache, Cache | None):
             raise ValueError(f"released cache: {cache!r} is no cache; give None or what the call before returned")
         length = 0 if cache is None else cache.length
-        x, _ = self.arguments(x, length)
+        x, offset = self.arguments(x, length)
         batch, tokens, _ = x.shape
         key_values = None if cache is None else cache.take(self, batch)
         held = 0 if key_values is None else key_values.key.shape[2]
         capacity = max(held, self.capacity(length + tokens))
         with compiled.precise():
-            y, extended = compiled.forward_cached(self.steps, capacity, self.operands, x, key_values)
+            y, extended = compiled.forward_cached(self.steps, capacity, self.operands, x, key_values, offset)
             return np.array(y), Cache(self, batch, length + tokens, extended)
 
     def names(self) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
 from blocklaws.backends.on_jax.steps import Steps
@@ -111,9 +110,9 @@ def gradients(
 
 @compile_once
 def forward_cached(
-    steps: Steps, capacity: int, parameters: Parameters, x: jax.Array, cache: KeyValues | None
+    steps: Steps, capacity: int, parameters: Parameters, x: jax.Array, cache: KeyValues | None, offset: jax.Array
 ) -> tuple[jax.Array, KeyValues]:
-    """Return the output of a chunk and the cache with the chunk in it.
+    """Return the output of a chunk whose first token is at ``offset``, and the cache with the chunk in it.
 
     Its buffers have ``capacity`` slots. The length is traced and capacities are few (see `block`), so generation one
     token at a time compiles once a capacity. Buffers are copied, not donated: one that grows cannot be.
@@ -125,6 +124,6 @@ def forward_cached(
     else:
         room = ((0, 0), (0, 0), (0, capacity - cache.key.shape[2]), (0, 0))
         cache = KeyValues(jnp.pad(cache.key, room), jnp.pad(cache.value, room), cache.length)
-    stages, extended = steps.block(parameters, x, lax.full((), 0, jnp.int32), cache)
+    stages, extended = steps.block(parameters, x, offset, cache)
     assert extended is not None
     return stages["output"], extended

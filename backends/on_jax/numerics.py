@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["KeyValues", "Parameters", "Stages", "add", "contract", "project", "wide"]
+__all__ = ["KeyValues", "Parameters", "Stages", "add", "contract", "wide"]
 
 Parameters = dict[str, jax.Array]
 Stages = dict[str, jax.Array]
@@ -44,12 +44,6 @@ def contract(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
     The highest precision keeps a float32 product from running in tensor-float-32 or bfloat16 on accelerators.
     """
     return jnp.einsum(equation, wide(a), wide(b), precision=lax.Precision.HIGHEST)
-
-
-def project(n: jax.Array, matrix: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Return ``n matrix + bias`` over the last axis, in the dtype of ``n``; rounded once, after the bias."""
-    product = contract("bti,io->bto", n, matrix)
-    return (product if bias is None else product + wide(bias)).astype(n.dtype)
 
 
 @jax.custom_jvp

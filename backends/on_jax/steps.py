@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from blocklaws.backends.on_jax.attention import AttentionSteps
-from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, add, project, wide
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, add, wide
 
 __all__ = ["ACTIVATIONS", "Steps"]
 
@@ -81,16 +81,16 @@ class Steps(AttentionSteps):
 
     def feed_forward(self, parameters: Parameters, n: jax.Array) -> jax.Array:
         """Return the feed-forward branch of n [B, T, d_model] (gated: Shazeer 2020, eq. 6)."""
-        up = project(n, parameters["feed_forward.up"], parameters.get("feed_forward.up_bias"))
+        up = self.project(n, parameters["feed_forward.up"], parameters.get("feed_forward.up_bias"))
         if self.config.gated:
-            inner = self.activate(project(n, parameters["feed_forward.gate"], None)) * up
+            inner = self.activate(self.project(n, parameters["feed_forward.gate"], None)) * up
         else:
             inner = self.activate(up)
         return self.project_down(parameters, inner)
 
     def project_down(self, parameters: Parameters, inner: jax.Array) -> jax.Array:
         """Return [B, T, d_model] of the inner features [B, T, d_ff]."""
-        return project(inner, parameters["feed_forward.down"], parameters.get("feed_forward.down_bias"))
+        return self.project(inner, parameters["feed_forward.down"], parameters.get("feed_forward.down_bias"))
 
     # --- the block ---
 

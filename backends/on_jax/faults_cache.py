@@ -1,0 +1,47 @@
+"""Faults of what a cache keeps. (Those of its mask are in `faults_mask`, those of its positions in `faults_rotary`.)
+
+Must hold: the block without a cache is right; each class overrides what the next chunk finds in the cache.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from blocklaws.backends.on_jax.faults import fault
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
+from blocklaws.backends.on_jax.steps import Steps
+
+
+@fault("cache-drops-oldest")
+class CacheDropsOldest(Steps):
+    def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
+        # Hidden for good: what is older than three keys before this chunk is older than that before later ones.
+        return self.visible(query_slots, key_slots) & (key_slots >= cache.length - 3)
+
+
+class _Kept(Steps):
+    """Another cache is kept for later calls than the one that this call read."""
+
+    def kept(self, cache: KeyValues, stages: Stages) -> KeyValues:
+        raise NotImplementedError
+
+    def attention(
+        self, parameters: Parameters, n: jax.Array, offset: jax.Array, cache: KeyValues | None
+    ) -> tuple[Stages, KeyValues | None]:
+        stages, cache = super().attention(parameters, n, offset, cache)
+        return stages, None if cache is None else self.kept(cache, stages)
+
+
+@fault("cache-drops-newest")
+class CacheDropsNewest(_Kept):
+    def kept(self, cache: KeyValues, stages: Stages) -> KeyValues:
+        return cache._replace(length=cache.length - 1)
+
+
+@fault("cache-overwrites")
+class CacheOverwrites(_Kept):
+    def kept(self, cache: KeyValues, stages: Stages) -> KeyValues:
+        chunk, slots = stages["key"].shape[2], cache.key.shape[2]
+        room = ((0, 0), (0, 0), (0, slots - chunk), (0, 0))
+        return KeyValues(jnp.pad(stages["key"], room), jnp.pad(stages["value"], room), jnp.int32(chunk))

@@ -1,0 +1,98 @@
+"""Faults of the mask: which keys a query may look at.
+
+Must hold: each class overrides `visible` (slots of queries and keys to True where a key is seen), or what the softmax
+is told is visible. Unfilled slots of a cache stay hidden: they are no keys.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from blocklaws.backends.on_jax.faults import fault
+from blocklaws.backends.on_jax.numerics import KeyValues
+from blocklaws.backends.on_jax.steps import Steps
+
+
+@fault("mask-off-by-one")
+class MaskOffByOne(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return super().visible(query_slots + 1, key_slots)
+
+
+@fault("self-hidden")
+class SelfHidden(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return super().visible(query_slots - 1, key_slots) | (key_slots == 0)
+
+
+@fault("mask-missing")
+class MaskMissing(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return jnp.ones((query_slots.size, key_slots.size), bool)
+
+
+@fault("mask-inverted")
+class MaskInverted(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return key_slots[None, :] >= query_slots[:, None]
+
+
+@fault("mask-missing-in-last-head")
+class MaskMissingInLastHead(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        last = jnp.arange(self.config.n_heads) == self.config.n_heads - 1
+        return super().visible(query_slots, key_slots) | last[:, None, None]
+
+
+@fault("mask-missing-in-later-batches")
+class MaskMissingInLaterBatches(Steps):
+    def softmax(self, scores: jax.Array, visible: jax.Array) -> jax.Array:
+        later = jnp.arange(scores.shape[0]) > 0
+        # The last query sees every key that there is.
+        return super().softmax(scores, visible | (later[:, None, None, None] & visible[..., -1:, :]))
+
+
+@fault("window-never-asked")
+class WindowNeverAsked(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return super().visible(query_slots, key_slots) & (key_slots >= query_slots[:, None] - 1)
+
+
+@fault("long-context-truncated")
+class LongContextTruncated(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return super().visible(query_slots, key_slots) & (key_slots > query_slots[:, None] - 16)
+
+
+@fault("partial-key-block-dropped")
+class PartialKeyBlockDropped(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        # The last query's slot tells how many keys there are, in a cache with room to grow too.
+        full = (query_slots[-1] + 1) // 4 * 4
+        own = key_slots == query_slots[:, None]
+        return super().visible(query_slots, key_slots) & (own | (key_slots < full))
+
+
+@fault("first-token-hidden")
+class FirstTokenHidden(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return super().visible(query_slots, key_slots) & ((key_slots > 0) | (query_slots[:, None] == 0))
+
+
+@fault("cache-mask-top-left")
+class CacheMaskTopLeft(Steps):
+    def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
+        return self.visible(query_slots - cache.length, key_slots)
+
+
+@fault("cache-mask-missing")
+class CacheMaskMissing(Steps):
+    def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
+        return jnp.ones((query_slots.size, key_slots.size), bool)
+
+
+@fault("cache-first-chunk-unmasked")
+class CacheFirstChunkUnmasked(Steps):
+    def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
+        return self.visible(query_slots, key_slots) | (cache.length == 0)

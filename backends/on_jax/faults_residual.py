@@ -1,0 +1,130 @@
+"""Faults of the residual wiring: what is added to what, and in which order.
+
+Must hold: each class overrides an addition, a half of the block, or the order of the halves, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from blocklaws.backends.on_jax.fault_tools import rounded
+from blocklaws.backends.on_jax.faults import fault
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
+from blocklaws.backends.on_jax.steps import Steps
+
+
+@fault("residual-from-norm")
+class ResidualFromNorm(Steps):
+    def attention_half(
+        self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None
+    ) -> tuple[Stages, KeyValues | None]:
+        stages, cache = super().attention_half(parameters, x, offset, cache)
+        after = self.add_attention(stages["attention_norm"], stages["attention_branch"])
+        return {**stages, "after_attention": after}, cache
+
+
+@fault("feed-forward-residual-from-norm")
+class FeedForwardResidualFromNorm(Steps):
+    def feed_forward_half(self, parameters: Parameters, x: jax.Array) -> Stages:
+        stages = super().feed_forward_half(parameters, x)
+        output = self.add_feed_forward(stages["feed_forward_norm"], stages["feed_forward_branch"])
+        return {**stages, "output": output}
+
+
+@fault("residual-dropped")
+class ResidualDropped(Steps):
+    def add_attention(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return branch
+
+
+@fault("feed-forward-residual-dropped")
+class FeedForwardResidualDropped(Steps):
+    def add_feed_forward(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return branch
+
+
+@fault("feed-forward-residual-from-input")
+class FeedForwardResidualFromInput(Steps):
+    def block(
+        self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None = None
+    ) -> tuple[Stages, KeyValues | None]:
+        stages, cache = super().block(parameters, x, offset, cache)
+        output = self.add_feed_forward(x, stages["feed_forward_branch"])
+        if self.placement == "post":
+            output = self.feed_forward_norm(parameters, output)
+            stages["feed_forward_norm"] = output
+        return {**stages, "output": output}, cache
+
+
+@fault("second-norm-reads-input")
+class SecondNormReadsInput(Steps):
+    def block(
+        self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None = None
+    ) -> tuple[Stages, KeyValues | None]:
+        first, cache = self.attention_half(parameters, x, offset, cache)
+        second = self.feed_forward_half(parameters, x)
+        output = self.add_feed_forward(first["after_attention"], second["feed_forward_branch"])
+        return {"input": x, **first, **second, "output": output}, cache
+
+
+@fault("stream-overwritten")
+class StreamOverwritten(Steps):
+    def add_attention(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return super().add_attention(branch, branch)
+
+
+@fault("residual-scaled")
+class ResidualScaled(Steps):
+    def add_attention(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return super().add_attention(x, branch) * 2**-0.5
+
+
+@fault("branch-scaled")
+class BranchScaled(Steps):
+    def add_feed_forward(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return super().add_feed_forward(x, branch * 0.5)
+
+
+@fault("placement-swapped")
+class PlacementSwapped(Steps):
+    @property
+    def placement(self) -> Literal["pre", "post"]:
+        return "post" if self.config.placement == "pre" else "pre"
+
+
+@fault("post-norm-on-branch")
+class PostNormOnBranch(Steps):
+    def attention_half(
+        self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None
+    ) -> tuple[Stages, KeyValues | None]:
+        stages, cache = self.attention(parameters, x, offset, cache)
+        norm = self.attention_norm(parameters, stages["attention_branch"])
+        return {**stages, "attention_norm": norm, "after_attention": self.add_attention(x, norm)}, cache
+
+    def feed_forward_half(self, parameters: Parameters, x: jax.Array) -> Stages:
+        branch = self.feed_forward(parameters, x)
+        norm = self.feed_forward_norm(parameters, branch)
+        return {
+            "feed_forward_norm": norm,
+            "feed_forward_branch": branch,
+            "output": self.add_feed_forward(x, norm),
+        }
+
+
+@fault("residual-rounded")
+class ResidualRounded(Steps):
+    def add_attention(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return rounded(super().add_attention(x, branch), jnp.bfloat16)
+
+
+@fault("branch-order-swapped")
+class BranchOrderSwapped(Steps):
+    def block(
+        self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None = None
+    ) -> tuple[Stages, KeyValues | None]:
+        first = self.feed_forward_half(parameters, x)
+        second, cache = self.attention_half(parameters, first["output"], offset, cache)
+        return {"input": x, **first, **second, "output": second["after_attention"]}, cache
