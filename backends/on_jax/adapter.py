@@ -41,6 +41,8 @@ class JaxBackend:
 
     name = "jax"
     dtypes = ("float64", "float32", "bfloat16", "float16")
+    #: Refusals are as docs/architecture.md says, so they can be verified.
+    validates = True
 
     faults: tuple[str, ...] = tuple(faults.FAULTS)
 

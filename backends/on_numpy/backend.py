@@ -19,6 +19,8 @@ class NumpyBackend:
 
     name = "numpy"
     dtypes = ("float64", "float32")
+    #: Refusals are as docs/architecture.md says, so they can be verified.
+    validates = True
 
     def supports(self, config: BlockConfig) -> str | None:
         """Return None: every config that exists can be built."""

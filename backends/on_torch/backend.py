@@ -30,6 +30,8 @@ class TorchBackend:
 
     name = "torch"
     dtypes = ("float64", "float32", "bfloat16", "float16")
+    #: Refusals are as docs/architecture.md says, so they can be verified.
+    validates = True
     faults = FAULTS
 
     def __init__(self, device: str = "cpu", fault: str | None = None) -> None:
