@@ -76,12 +76,12 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
             normed, pull_norm = self.attention_norm(x)
             branch, pull_branch = self.attention(normed, call)
             value, pull_add = self.add_attention(x, branch)
-            pullback = self._residual(chain(pull_norm, pull_branch), pull_add)
+            pullback = self.residual(chain(pull_norm, pull_branch), pull_add)
         else:
             branch, pull_branch = self.attention(x, call)
             added, pull_add = self.add_attention(x, branch)
             value, pull_norm = self.attention_norm(added)
-            normed, pullback = value, chain(self._residual(pull_branch, pull_add), pull_norm)
+            normed, pullback = value, chain(self.residual(pull_branch, pull_add), pull_norm)
         call.stages.update(attention_norm=normed, after_attention=value)
         return value, pullback
 
@@ -91,16 +91,17 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
             normed, pull_norm = self.feed_forward_norm(x)
             branch, pull_branch = self.feed_forward(normed)
             value, pull_add = self.add_feed_forward(x, branch)
-            pullback = self._residual(chain(pull_norm, pull_branch), pull_add)
+            pullback = self.residual(chain(pull_norm, pull_branch), pull_add)
         else:
             branch, pull_branch = self.feed_forward(x)
             added, pull_add = self.add_feed_forward(x, branch)
             value, pull_norm = self.feed_forward_norm(added)
-            normed, pullback = value, chain(self._residual(pull_branch, pull_add), pull_norm)
+            normed, pullback = value, chain(self.residual(pull_branch, pull_add), pull_norm)
         call.stages.update(feed_forward_norm=normed, feed_forward_branch=branch, output=value)
         return value, pullback
 
-    def _residual(self, pull_branch: Pullback, pull_add: PullbackOfTwo) -> Pullback:
+    def residual(self, pull_branch: Pullback, pull_add: PullbackOfTwo) -> Pullback:
+        """Return the pullback of ``x + branch(x)``."""
         return partial(self._pull_residual, pull_branch, pull_add)
 
     def _pull_residual(
@@ -118,7 +119,8 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
 
     # --- the capabilities --------------------------------------------------------------------------------------------
 
-    def _begin(self, x: AnyArray, position_offset: SupportsIndex) -> tuple[Stream, Call]:
+    def begin(self, x: AnyArray, position_offset: SupportsIndex) -> tuple[Stream, Call]:
+        """Return an own copy of the input and the state of a call, once nothing is refused."""
         own = admit_input(x, self.config, self.precision)
         tokens = own.shape[1]
         return own, Call(self.positions(tokens, admit_offset(position_offset, tokens, self.config)))
@@ -130,7 +132,7 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         Raises:
             ValueError: rank, width, number of tokens, dtype or position is refused.
         """
-        output, _ = self.run(*self._begin(x, position_offset))
+        output, _ = self.run(*self.begin(x, position_offset))
         return self.precision.leave(output)
 
     @_ieee
@@ -140,9 +142,9 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         With the norms after the additions, ``attention_norm`` is ``after_attention`` and ``feed_forward_norm`` is
         ``output``: a norm's stage is what the norm gives. Raises as ``forward`` does.
         """
-        own, call = self._begin(x, position_offset)
+        own, call = self.begin(x, position_offset)
         self.run(own, call)
-        return {stage: self.precision.leave(call.stages[stage]) for stage in STAGES}
+        return {stage: self.precision.leave(call.stages[stage]) for stage in STAGES if stage in call.stages}
 
     @_ieee
     def gradients(self, x: AnyArray, cotangent: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
@@ -151,17 +153,19 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         Raises:
             ValueError: as ``forward``, or the cotangent is not shaped as the output.
         """
-        own, call = self._begin(x, position_offset)
+        own, call = self.begin(x, position_offset)
         own_cotangent = admit_cotangent(cotangent, own, self.precision)
         _, pullback = self.run(own, call)
         by_parameter: Gradients = {}
         gradients = {"input": pullback(own_cotangent, by_parameter)}
-        gradients.update((name, by_parameter[name]) for name in self._parameters)
+        for name, array in self._parameters.items():
+            # No step has read a parameter that no pullback speaks of.
+            gradients[name] = by_parameter[name] if name in by_parameter else np.zeros_like(array)
         return {name: self.precision.leave(gradient) for name, gradient in gradients.items()}
 
     def parameters(self) -> dict[str, Numbers]:
         """Return name -> copy of each parameter, in canonical order."""
-        return {name: self.precision.leave(self.parameter(name)) for name in self._parameters}
+        return {name: self.precision.leave(array) for name, array in self._parameters.items()}
 
     @_ieee
     def forward_cached(self, x: AnyArray, cache: KeyValueCache | None) -> tuple[Stream, KeyValueCache]:
@@ -172,14 +176,18 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         Raises:
             ValueError: as ``forward``, or the cache was released before or holds another batch.
         """
-        own, call = self._begin(x, 0 if cache is None else cache.length)
+        own, call = self.begin(x, self.next_position(cache))
         if cache is not None:
             call.past = cache.look(len(own))
             cache.release()
         output, _ = self.run(own, call)
         return self.precision.leave(output), self.make_cache(call)
 
+    def next_position(self, cache: KeyValueCache | None) -> int:
+        """Return the position of the first token after those of the cache."""
+        return 0 if cache is None else cache.length
+
     def make_cache(self, call: Call) -> KeyValueCache:
         """Return the cache that the next call continues from."""
         assert call.present is not None
-        return KeyValueCache(call.present)
+        return KeyValueCache(call.present, int(call.positions[-1]) + 1)

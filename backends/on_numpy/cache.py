@@ -27,11 +27,17 @@ class KeyValues:
 
 
 class KeyValueCache:
-    """What ``forward_cached`` hands from one chunk of tokens to the next; it is released by the call that takes it."""
+    """What ``forward_cached`` hands from one chunk of tokens to the next; it is released by the call that takes it.
 
-    def __init__(self, content: KeyValues) -> None:
+    Attributes:
+        batch: the number of sequences.
+        length: the number of tokens so far, which is the position of the next one.
+    """
+
+    def __init__(self, content: KeyValues, length: int) -> None:
         self._content: KeyValues | None = content
-        self.batch, _, self.length, _ = content.key.shape
+        self.batch = len(content.key)
+        self.length = length
 
     def look(self, batch: int) -> KeyValues:
         """Return the keys and values for a batch of that size, without releasing the cache.

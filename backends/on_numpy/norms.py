@@ -9,41 +9,36 @@ Sources: rms norm, Zhang and Sennrich 2019, equation 4; layer norm, Ba, Kiros an
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float
 
-from blocklaws.backends.on_numpy.shapes import Column, Stream
+from blocklaws.backends.on_numpy.shapes import Numbers, Stream
 from blocklaws.backends.on_numpy.steps import Gradients, Pullback, Steps, accumulate, chain
 
-__all__ = ["NormSteps", "mean_of_features"]
-
-
-def mean_of_features(x: Float[np.ndarray, "*rest feature"]) -> Float[np.ndarray, "*rest 1"]:
-    """Return the mean over the last axis, which stays as an axis of 1."""
-    mean: np.ndarray = np.add.reduce(x, axis=-1, keepdims=True) / x.shape[-1]
-    return mean
+__all__ = ["NormSteps"]
 
 
 class NormSteps(Steps):
-    """``standardize`` and the two norms that use it."""
+    """The two norms and the core that they share."""
+
+    def average(self, x: Stream) -> Numbers:
+        """Return what the statistics of a token are: means over its features, [batch, token, 1]."""
+        mean: np.ndarray = np.add.reduce(x, axis=-1, keepdims=True) / x.shape[-1]
+        return mean
 
     def standardize(self, x: Stream, eps: float) -> tuple[Stream, Pullback]:
         """Return ``x / sqrt(mean(x^2) + eps)``, for a layer norm of ``x - mean(x)``: no gain and no bias yet."""
         if self.config.norm == "layer":
-            x = x - mean_of_features(x)
-        root = np.sqrt(mean_of_features(x * x) + eps)
+            x = x - self.average(x)
+        root = np.sqrt(self.average(x * x) + eps)
         core = x / root
         return self.rounded(core, partial(self.pull_standardize, core, root))
 
-    def pull_standardize(self, core: Stream, root: Column, cotangent: Stream, _: Gradients) -> Stream:
+    def pull_standardize(self, core: Stream, root: Numbers, cotangent: Stream, _: Gradients) -> Stream:
         """Return the cotangent of ``x``.
 
         ``d core_i / d x_j = (delta_ij - core_i core_j / d_model) / root``, and centring is its own transpose.
         """
-        along = cotangent - core * mean_of_features(core * cotangent)
-        if self.config.norm == "layer":
-            along = along - mean_of_features(cotangent)
-        result: np.ndarray = along / root
-        return result
+        result: np.ndarray = (cotangent - core * self.average(core * cotangent)) / root
+        return result - self.average(result) if self.config.norm == "layer" else result
 
     def affine(self, core: Stream, norm: str) -> tuple[Stream, Pullback]:
         """Return ``core * gain + bias`` with the parameters of the norm of that name."""

@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float, Int, Shaped
 __all__ = [
     "Angles",
     "AnyArray",
-    "Column",
     "Features",
     "Frequencies",
     "Heads",
@@ -36,8 +35,6 @@ AnyArray = Shaped[np.ndarray, "..."]
 Numbers = Float[np.ndarray, "..."]
 
 Stream = Float[np.ndarray, "batch token d_model"]
-#: One number a token.
-Column = Float[np.ndarray, "batch token 1"]
 #: All heads side by side.
 Features = Float[np.ndarray, "batch token features"]
 LinearInput = Float[np.ndarray, "batch token width_in"]
@@ -51,8 +48,8 @@ KeyHeads = Float[np.ndarray, "batch head key d_head"]
 KvKeyHeads = Float[np.ndarray, "batch kv_head key d_head"]
 
 Scores = Float[np.ndarray, "batch head query key"]
-#: True where a query may look at a key.
-Visible = Bool[np.ndarray, "query key"]
+#: True where a query may look at a key, for every sequence and head alike unless there are axes for them.
+Visible = Bool[np.ndarray, "*rest query key"]
 
 Positions = Int[np.ndarray, " token"]
 QueryPositions = Int[np.ndarray, " query"]
