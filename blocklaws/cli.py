@@ -1,8 +1,9 @@
 """The command line.
 
-Must hold: exit status 0 everything that was checked holds, 1 something is violated or in error, 2 the call, the spec or the
-backend could not be used, or nothing could be checked; whatever could not be used is one line on standard error, never a
-traceback. Must not: import NumPy, Hypothesis, rich or a framework before a command needs it, for help is asked often.
+Must hold: exit status 0 everything that was checked holds, 1 something is violated or in error, 2 the call, the spec
+or the backend could not be used, or nothing could be checked; whatever could not be used is one line on standard
+error, never a traceback. Must not: import NumPy, Hypothesis, rich or a framework before a command needs it, for help
+is asked often.
 """
 
 from __future__ import annotations
@@ -26,19 +27,27 @@ _PROFILES = "quick, default or thorough"
 class _Commands(click.Group):
     """A group that ends every refusal as one line and exit status 2."""
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return super().get_command(ctx, name)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and super().get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], self.commands)}")
         return super().resolve_command(ctx, args)
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, prog_name, standalone_mode=False, **extra)
         try:
-            status = super().main(*args, standalone_mode=False, **extra)
+            status = super().main(args, prog_name, standalone_mode=False, **extra)
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx is not None else "blocklaws"
             _refuse(f"{error.format_message()} (`{where} --help` tells more)")
@@ -49,7 +58,7 @@ class _Commands(click.Group):
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
             # The reader has gone (`| head`). Python would complain once more when it flushes at its end.
-            sys.stdout = None  # type: ignore[assignment]
+            sys.stdout = None
             sys.exit(1)
         sys.exit(status if isinstance(status, int) else 0)
 
@@ -64,9 +73,9 @@ def _refuse(message: str) -> None:
 def cli() -> None:
     """Verify Transformer decoder blocks against a spec of invariants.
 
-    A BACKEND is a registered name (numpy, torch, jax), package.module:attribute, path/to/file.py:attribute, or a mapping
-    file (.yaml). Exit status: 0 everything that was checked holds, 1 something is violated or in error, 2 the call, the
-    spec or the backend could not be used, or nothing could be checked.
+    A BACKEND is a registered name (numpy, torch, jax), package.module:attribute, path/to/file.py:attribute, or a
+    mapping file (.yaml). Exit status: 0 everything that was checked holds, 1 something is violated or in error, 2 the
+    call, the spec or the backend could not be used, or nothing could be checked.
     """
 
 
@@ -87,22 +96,34 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _backends = click.argument("backends", nargs=-1, required=True, metavar="BACKEND...")
 _spec = click.option("--spec", metavar="FILE", help="A spec of your own; the built-in one otherwise.")
-_block = click.option("--block", "blocks", multiple=True, metavar="NAME", help="Only this kind of block; may be repeated.")
+_block = click.option(
+    "--block", "blocks", multiple=True, metavar="NAME", help="Only this kind of block; may be repeated."
+)
 _dtype = click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Only this dtype; may be repeated.")
-_invariant = click.option("--invariant", "invariants", multiple=True, metavar="ID", help="Only this one; may be repeated.")
-_seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="The same seed, the same run.")
+_invariant = click.option(
+    "--invariant", "invariants", multiple=True, metavar="ID", help="Only this one; may be repeated."
+)
+_seed = click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="The same seed, the same run."
+)
 _device = click.option("--device", metavar="DEV", help="Where torch and jax compute, such as cuda.")
-_workers = click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N", help="Processes.")
+_workers = click.option(
+    "--workers", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N", help="Processes."
+)
 _json = click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write the report as JSON.")
 
 
 def _profile(default: str) -> Callable[[Any], Any]:
-    return click.option("--profile", default=default, show_default=True, metavar="NAME", help=f"{_PROFILES}: how long to look.")
+    return click.option(
+        "--profile", default=default, show_default=True, metavar="NAME", help=f"{_PROFILES}: how long to look."
+    )
 
 
 @cli.command()
 @_options(_backends, _spec, _block, _dtype, _invariant, _profile("default"), _seed, _device)
-@click.option("--known-failures", metavar="FILE", help="A YAML file of failures that are expected, each with its reason.")
+@click.option(
+    "--known-failures", metavar="FILE", help="A YAML file of failures that are expected, each with its reason."
+)
 @_options(_workers, _json)
 @click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--quiet", "-q", is_flag=True, help="Print failures and totals only.")
@@ -115,3 +136,110 @@ def verify(backends: Sequence[str], **options: Any) -> int:
     return verify_and_show(list(backends), **options)
 
 
+@cli.command("list")
+@click.argument("kind", type=click.Choice(["blocks", "invariants", "faults", "backends", "properties"]))
+@_spec
+def list_command(kind: str, spec: str | None) -> None:
+    """Say what there is: blocks, invariants, faults, backends or properties."""
+    from blocklaws.explaining import listing
+    from blocklaws.spec_reading import load_spec
+
+    entries = listing(kind, load_spec(spec))
+    column = min(max((len(name) for name, _ in entries), default=0), 40)
+    for name, text in entries:
+        click.echo(f"{name:<{column}}  {text}")
+
+
+@cli.command()
+@click.argument("name")
+@_spec
+def explain(name: str, spec: str | None) -> None:
+    """Say what an invariant, a fault, a block or a property means."""
+    import shutil
+
+    from blocklaws.explaining import explain as explanations
+    from blocklaws.explaining import told
+    from blocklaws.spec_reading import load_spec
+
+    width = shutil.get_terminal_size().columns
+    click.echo("\n\n".join(told(heading, fields, width) for heading, fields in explanations(name, load_spec(spec))))
+
+
+@cli.command()
+@click.argument("source", metavar="FILE-OR-ID")
+@click.option("--case", "case_id", metavar="ID", help="Which failing case of a report; the first otherwise.")
+@click.option("--as-test", "test_file", type=_FILE, metavar="FILE", help="Write a pytest file that reproduces it.")
+def replay(source: str, case_id: str | None, test_file: Path | None) -> int:
+    """Examine a failure again: the same example, without a search.
+
+    FILE-OR-ID is the id that `verify` printed, a file of .blocklaws/failures, or a report written with --json. Exit
+    status 1 when it still fails, 0 when it holds now.
+    """
+    from blocklaws.cli_verify import replay_and_show
+
+    return replay_and_show(source, case_id, test_file)
+
+
+@cli.command()
+@click.argument("backend")
+@click.option("--block", required=True, metavar="NAME", help="The kind of block.")
+@click.option("--dtype", metavar="NAME", help="The backend's first one otherwise.")
+@_options(_spec, _seed, _device)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def trace(
+    backend: str, block: str, dtype: str | None, spec: str | None, seed: int, device: str | None, as_json: bool
+) -> None:
+    """Show the stages of one small world beside the reference's."""
+    import json
+
+    from blocklaws.cli_verify import quiet_stdout
+    from blocklaws.running import resolve
+    from blocklaws.spec_reading import load_spec
+    from blocklaws.tracing import trace as traced
+    from blocklaws.tracing import trace_text
+
+    loaded = load_spec(spec)
+    with quiet_stdout():
+        found = [traced(subject, loaded, block, dtype, seed) for subject in resolve([backend], device)]
+    if as_json:
+        click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=1))
+    else:
+        click.echo("\n\n".join(trace_text(one) for one in found))
+
+
+@cli.command("new-backend")
+@click.argument("path", type=_FILE)
+def new_backend(path: Path) -> None:
+    """Write an adapter of your own to start from: it verifies as it stands."""
+    import shlex
+
+    from blocklaws.new_backend import new_backend as write
+
+    name = write(path)
+    click.echo(f"wrote {path}\ncheck it with: {shlex.join(['blocklaws', 'verify', name])}")
+
+
+@cli.command()
+def schema() -> None:
+    """Print a JSON Schema of spec files, for editors."""
+    import json
+
+    from blocklaws.editor_schema import spec_schema
+
+    click.echo(json.dumps(spec_schema(), indent=1))
+
+
+@cli.command()
+@_options(_backends, _spec, _block, _dtype)
+@click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault; may be repeated.")
+@_options(_invariant, _profile("default"), _seed)
+@click.option(
+    "--seeds", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="How many seeds, from --seed on."
+)
+@_options(_workers, _json)
+@click.option("--no-progress", is_flag=True, help="Show no live progress.")
+def faults(backends: Sequence[str], **options: Any) -> int:
+    """Show the kill matrix: which invariants refute which faults, planted in a built-in backend."""
+    from blocklaws.cli_verify import faults_and_show
+
+    return faults_and_show(list(backends), **options)

@@ -1,13 +1,14 @@
-"""The command ``verify``: one run, from the names on the command line to the exit status.
+"""The commands that run something, ``verify`` above all: from the names on the command line to the exit status.
 
-Must hold: a place that cannot be written to is refused before anything runs; an interrupt shows what is known by then; what
-a backend prints does not mix with the report. Must not: judge.
+Must hold: a place that cannot be written to is refused before anything runs; an interrupt shows what is known by then;
+what a backend prints does not mix with the report. Must not: judge.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ from typing import Any
 from blocklaws.errors import BlocklawsError
 from blocklaws.failure_text import verify_command
 from blocklaws.files import write_json, write_text
-from blocklaws.replaying import store_failures
+from blocklaws.replaying import as_test, read_failure, replay, store_failures
 from blocklaws.report import Report
 from blocklaws.running import Run, prepare
 from blocklaws.terminal import Terminal
 
-__all__ = ["check_writable", "quiet_stdout", "verify_and_show"]
+__all__ = ["check_writable", "faults_and_show", "quiet_stdout", "replay_and_show", "verify_and_show"]
 
 INTERRUPTED = 130
 
@@ -100,3 +101,41 @@ def _run(run: Run, workers: int, terminal: Terminal) -> tuple[Report, bool]:
         # Entries of a known-failures file that matched nothing may yet have matched.
         report = Report(**{**vars(report), "stale": ()})
     return report, interrupted
+
+
+def replay_and_show(source: str, case_id: str | None, test_file: Path | None) -> int:
+    """Replay one failure, show it, and write it as a test where that is asked for; return the exit status."""
+    case = read_failure(source, case_id)
+    with quiet_stdout():
+        result = replay(case)
+    terminal = Terminal()
+    if result.verdict in ("violated", "error"):
+        terminal.failures(
+            [result],
+            {result.id: shlex.join(["blocklaws", "replay", source, *(["--case", case_id] if case_id else [])])},
+        )
+        terminal.line()
+    told = {"violated": "still violated", "error": "still in error", "holds": "holds now"}.get(
+        result.verdict, "unchecked"
+    )
+    reason = f": {result.reason}" if result.verdict == "unchecked" else ""
+    terminal.line(f"{result.name} on {result.backend}, {result.block}, {result.dtype}: {told}{reason}")
+    if test_file is not None:
+        as_test(case, result, test_file)
+        terminal.line(f"wrote {test_file}; run it with: {shlex.join(['pytest', str(test_file)])}")
+    return {"holds": 0, "unchecked": 2}.get(result.verdict, 1)
+
+
+def faults_and_show(backends: list[str], *, json_file: Path | None, no_progress: bool, **options: Any) -> int:
+    """Make the kill matrix, show it, write it; return the exit status."""
+    from blocklaws.kill_matrix import run_faults
+
+    check_writable(json_file)
+    terminal = Terminal(progress=not no_progress)
+    with terminal.counting() as count, quiet_stdout():
+        matrix = run_faults(backends, progress=count, **options)
+    matrix.render(terminal.console)
+    if json_file is not None:
+        write_json(json_file, matrix.as_dict())
+    status: int = matrix.exit_status
+    return status

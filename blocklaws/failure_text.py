@@ -1,7 +1,7 @@
 """What a failure is told as: the fields, the commands and the Python that reproduces it, as plain text.
 
-Must hold: the command line, pytest, JUnit and replay tell a failure in the same words, and every command and snippet runs as
-it stands when pasted. Must not: import NumPy, rich or a framework; style is the terminal's business.
+Must hold: the command line, pytest, JUnit and replay tell a failure in the same words, and every command and snippet
+runs as it stands when pasted. Must not: import NumPy, rich or a framework; style is the terminal's business.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blocklaws.report import CaseResult
 
-__all__ = ["config_text", "failure_fields", "failure_text", "headline", "shown_place", "snippet", "verify_command", "world_text"]
+__all__ = [
+    "config_text",
+    "failure_fields",
+    "failure_text",
+    "headline",
+    "shown_place",
+    "snippet",
+    "verify_command",
+    "world_text",
+]
 
 _SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff")
 _LABEL = 11
 
 
 def shown_place(place: str) -> str:
-    """Return ``file:line`` with the file as a reader would type it: relative when it lies below the working directory."""
+    """Return ``file:line`` with the file as a reader would type it: relative where it lies below the working folder."""
     file, separator, rest = place.partition(":")
     try:
         return str(Path(file).resolve().relative_to(Path.cwd())) + separator + rest if file else place
@@ -40,7 +49,11 @@ def headline(result: CaseResult) -> str:
 def config_text(config: Mapping[str, Any]) -> str:
     """Return a config on one line: its sizes first, then its choices, without those that are off."""
     sizes = [f"{name} {config[name]}" for name in _SIZES if name in config]
-    choices = [f"{config['norm']} norm", f"{config['placement']} placement", str(config["feed_forward"])] if "norm" in config else []
+    choices = (
+        [f"{config['norm']} norm", f"{config['placement']} placement", str(config["feed_forward"])]
+        if "norm" in config
+        else []
+    )
     if config.get("rotary"):
         choices.append(f"rotary {config['rotary']} (base {config['rotary_base']:g})")
     if config.get("bias"):
@@ -99,7 +112,11 @@ def snippet(result: CaseResult) -> str:
         options += "".join(
             f", {name}={value!r}" for name, value in (("spec", result.spec_file), ("device", result.device)) if value
         )
-        lines += ["import blocklaws", f"report = blocklaws.verify({backend}, {options})", "print(report.failures[0].reason)"]
+        lines += [
+            "import blocklaws",
+            f"report = blocklaws.verify({backend}, {options})",
+            "print(report.failures[0].reason)",
+        ]
     return "\n".join(lines)
 
 

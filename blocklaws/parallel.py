@@ -1,8 +1,8 @@
 """Cases on several processes.
 
-Must hold: verdicts, counterexamples and the order of the report are those of one process: a worker plans the same run from the
-same names, and a case's seed is its own. A worker that dies takes its case with it, as an error, and no other. Must not: import
-NumPy here, before a worker has limited its framework to one thread.
+Must hold: verdicts, counterexamples and the order of the report are those of one process: a worker plans the same run
+from the same names, and a case's seed is its own. A worker that dies takes its case with it, as an error, and no
+other. Must not: import NumPy here, before a worker has limited its framework to one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["run_in_parallel"]
 
 # One block is far too small to share among threads, and the workers fill the cores.
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 _XLA = "--xla_cpu_multi_thread_eigen=false"
 
 
@@ -49,7 +55,8 @@ def run_in_parallel(run: Run, workers: int) -> Iterator[tuple[int, list[CaseResu
         working = {worker.connection: worker for worker in pool if worker.give(queue.next(worker))}
         while working:
             for connection in wait(list(working)):
-                worker = working.pop(connection)  # type: ignore[arg-type]
+                assert isinstance(connection, Connection)
+                worker = working.pop(connection)
                 number, answer = worker.number, worker.answer()
                 if isinstance(answer, str):
                     # The process is gone: a crash in native code, os._exit, or the memory ran out.
@@ -88,7 +95,7 @@ def _died(run: Run, number: int, how: str) -> CaseResult:
 
 
 class _Queue:
-    """Which case a worker gets next. Cases of one backend, block and dtype stay together: they share what was compiled."""
+    """Which case a worker gets next. Cases of one backend, block and dtype stay together: they share what compiled."""
 
     def __init__(self, run: Run) -> None:
         groups: dict[tuple[str, str, str], deque[int]] = {}
@@ -156,7 +163,7 @@ class _Worker:
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
     """Set what a process must find before it imports a framework; what the user has set stays."""
-    wanted = {name: "1" for name in _THREADS} | {"XLA_FLAGS": _XLA}
+    wanted = dict.fromkeys(_THREADS, "1") | {"XLA_FLAGS": _XLA}
     new = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(new)
     try:

@@ -78,7 +78,9 @@ class PytestCase:
             pytest.skip(f"unchecked: {'; '.join(dict.fromkeys(unchecked))}")
         if prepared is not self._case:
             pytest.fail(f"{self.id} is listed as a known failure but holds; remove the entry", pytrace=False)
-        self.user_properties += [("blocklaws_unchecked", f"{self.invariant} on {self.backend}: {why}") for why in unchecked]
+        self.user_properties += [
+            ("blocklaws_unchecked", f"{self.invariant} on {self.backend}: {why}") for why in unchecked
+        ]
 
     def _told(self, result: CaseResult) -> str:
         from blocklaws.replaying import store_failure
@@ -106,14 +108,16 @@ def parametrize(
 ) -> Callable[[_Test], _Test]:
     """Make a test function run once a case: ``def test_invariant(case): case.check()``.
 
-    The arguments are those of `blocklaws.verify`; files are looked for beside the test file first. Nothing is imported or
-    planned before pytest collects the test. ``--blocklaws-profile`` and ``--blocklaws-seed`` on pytest's command line win.
+    The arguments are those of `blocklaws.verify`; files are looked for beside the test file first. Nothing is imported
+    or planned before pytest collects the test. ``--blocklaws-profile`` and ``--blocklaws-seed`` on pytest's command
+    line win.
     """
     if isinstance(backends, str) or not isinstance(backends, Sequence):
         raise TypeError(f"backends={backends!r} must be a list, such as ['numpy'] or [MyBackend]")
     request = {
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
-        "invariants": list(invariants), "profile": profile, "seed": seed, "device": device, "known_failures": known_failures,
+        "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
+        "known_failures": known_failures,
     }  # fmt: skip
     mark: Callable[[_Test], _Test] = getattr(pytest.mark, MARK)(request)
     return mark

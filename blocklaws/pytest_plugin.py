@@ -1,8 +1,9 @@
 """The pytest plugin: options with the prefix ``--blocklaws-``, and a test a case for functions that carry our mark.
 
-Must hold: in a test run that does not use it, it prints nothing, patches nothing, and imports neither NumPy nor Hypothesis nor a
-framework. A fixture named ``case`` that is somebody else's is left alone: only a function marked ``blocklaws_invariants``
-(`blocklaws.parametrize` marks it) is ours. Works under pytest-xdist, where each worker collects for itself.
+Must hold: in a test run that does not use it, it prints nothing, patches nothing, and imports neither NumPy nor
+Hypothesis nor a framework. A fixture named ``case`` that is somebody else's is left alone: only a function marked
+``blocklaws_invariants`` (`blocklaws.parametrize` marks it) is ours. Works under pytest-xdist, where each worker
+collects for itself.
 """
 
 from __future__ import annotations

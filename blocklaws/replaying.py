@@ -1,7 +1,7 @@
 """Replay: one stored example is examined again, without a search.
 
-Must hold: what a failure file or a report says is checked before it is used, so that a damaged or a foreign JSON is one clear
-line; a replay tells the same failure in the same words as the run that found it. Must not: draw an example.
+Must hold: what a failure file or a report says is checked before it is used, so that a damaged or a foreign JSON is
+one clear line; a replay tells the same failure in the same words as the run that found it. Must not: draw an example.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _CASE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "required": ["invariant", "block", "backend", "label", "dtype", "counterexample"],
     "properties": {
-        **dict.fromkeys(("invariant", "part", "block", "backend", "label", "dtype", "spec_file", "device", "id"), _TEXT),
+        **dict.fromkeys(
+            ("invariant", "part", "block", "backend", "label", "dtype", "spec_file", "device", "id"), _TEXT
+        ),
         "counterexample": {
             "type": "object",
             "required": ["sizes", "pattern", "seed", "position_offset", "picks"],
@@ -96,9 +98,10 @@ def examine(
 
     def outcome() -> Outcome:
         try:
-            checkable, unchecked = next(((part, why) for part, why in case.split() if not why), (None, ""))
+            parts = case.split()
+            checkable = next((each for each, unchecked in parts if not unchecked), None)
             if checkable is None:
-                return Outcome("unchecked", case.split()[0][1])
+                return Outcome("unchecked", parts[0][1])
             examination: Examination = property.examine(checkable, chosen)
         except (BlockRaised, BlocklawsError) as error:
             return Outcome("error", str(error))
@@ -129,7 +132,9 @@ def _check_example(example: Mapping[str, Any], case: Any) -> None:
         raise BlocklawsError(f"{where}: {error.message}") from None
     patterns = [pattern for group in PATTERNS.values() for pattern in group]
     if example["pattern"] not in patterns:
-        raise BlocklawsError(f"example: unknown pattern {example['pattern']!r}{did_you_mean(example['pattern'], patterns)}")
+        raise BlocklawsError(
+            f"example: unknown pattern {example['pattern']!r}{did_you_mean(example['pattern'], patterns)}"
+        )
     sizes = example["sizes"]
     if sizes["B"] * sizes["T"] * sizes["d_model"] > 2**26:
         raise BlocklawsError(f"example: an input of {sizes['B']} x {sizes['T']} x {sizes['d_model']} is no small world")
@@ -234,7 +239,9 @@ def _arguments(case: Mapping[str, Any]) -> dict[str, Any]:
 def replay(case: Mapping[str, Any]) -> CaseResult:
     """Examine the example of a case that `read_failure` returned."""
     if case["label"].startswith("<"):
-        raise BlocklawsError(f"backend {case['label']} was given as an object, which cannot be found by a name; run its program again")
+        raise BlocklawsError(
+            f"backend {case['label']} was given as an object, which cannot be found by a name; run its program again"
+        )
     return examine(case["label"], **_arguments(case))
 
 
@@ -247,10 +254,12 @@ def as_test(case: Mapping[str, Any], result: CaseResult, path: Path | str) -> No
     if Path(path).exists():
         raise BlocklawsError(f"{path}: exists already and is left as it is; name another file")
     arguments = "".join(f"        {name}={value!r},\n" for name, value in _arguments(case).items())
+    said = result.says.replace("\\", "").replace('"', "'")
     name = re.sub(r"\W+", "_", f"{case['invariant']}_{case['block']}_{case['dtype']}")
     write_text(
         path,
-        f'"""{result.name} on {case["backend"]}, as blocklaws {blocklaws.__version__} found it violated: {result.says}"""\n\n'
+        f'"""{result.name} on {case["backend"]}, {result.verdict} under blocklaws {blocklaws.__version__}.\n\n'
+        f'{said}\n"""\n\n'
         "from blocklaws.failure_text import failure_text\n"
         "from blocklaws.replaying import examine\n\n\n"
         f"def test_{name}():\n"
@@ -259,5 +268,3 @@ def as_test(case: Mapping[str, Any], result: CaseResult, path: Path | str) -> No
         "    )\n"
         '    assert result.verdict == "holds", failure_text(result)\n',
     )
-
-

@@ -1,7 +1,7 @@
 """Runs the cases of a plan and makes the report: what `blocklaws.verify` and the command line call.
 
-Must hold: a case that fails, in whatever way, leaves every other case as it was; the report lists the cases in the order of
-the plan, on one process or many. Must not: print.
+Must hold: a case that fails, in whatever way, leaves every other case as it was; the report lists the cases in the
+order of the plan, on one process or many. Must not: print.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def prepare(
     """
     request = {
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
-        "invariants": list(invariants), "profile": profile, "seed": seed, "device": device, "known_failures": known_failures,
+        "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
+        "known_failures": known_failures,
     }  # fmt: skip
     loaded = spec if isinstance(spec, Specification) else load_spec(spec)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()

@@ -1,7 +1,8 @@
 """What a run looks like on a terminal: the header, progress, failures, the matrix of verdicts, totals.
 
-Must hold: what is unchecked is counted with its reasons and never looks like a pass; nothing that a reader may want to paste
-is wrapped; it reads well without colours, in a narrow window, and where only ASCII can be shown. Must not: decide anything.
+Must hold: what is unchecked is counted with its reasons and never looks like a pass; nothing that a reader may want to
+paste is wrapped; it reads well without colours, in a narrow window, and where only ASCII can be shown. Must not:
+decide anything.
 """
 
 from __future__ import annotations
@@ -90,24 +91,34 @@ class Terminal:
             self.line(f"  {subject.name}{label}: {', '.join(dtypes) or 'none of the chosen dtypes'}{device}{odd}")
 
     @contextlib.contextmanager
-    def progress(self, total: int) -> Iterator[Callable[[Sequence[CaseResult]], None]]:
-        """Give a function to be called with the results of each case as it is done."""
+    def counting(self) -> Iterator[Callable[[int, int, str], None] | None]:
+        """Give a function to be called with (how many are done, of how many, what); None where nothing may be shown."""
         if not self._live:
-            yield self._case
+            yield None
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-        failed = 0
+        told = TextColumn("{task.description}", markup=False)
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), told)
         with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=total)
+            task = bar.add_task("", total=None)
+            yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+    @contextlib.contextmanager
+    def progress(self, total: int) -> Iterator[Callable[[Sequence[CaseResult]], None]]:
+        """Give a function to be called with the results of each case as it is done."""
+        with self.counting() as count:
+            done = failed = 0
 
             def advance(results: Sequence[CaseResult]) -> None:
-                nonlocal failed
+                nonlocal done, failed
+                done += 1
                 failed += sum(result.failed for result in results)
-                last = results[-1]
-                told = f"{last.invariant} on {last.backend}, {last.block}, {last.dtype}"
-                bar.update(task, advance=1, description=(f"{failed} failed; " if failed else "") + told)
+                self._case(results)
+                if count is not None:
+                    last = results[-1]
+                    told = f"{last.invariant} on {last.backend}, {last.block}, {last.dtype}"
+                    count(done, total, (f"{failed} failed; " if failed else "") + told)
 
             yield advance
 
@@ -187,12 +198,16 @@ class Terminal:
         reasons = Counter((case.backend, case.reason) for case in report.cases if case.verdict == "unchecked")
         if reasons:
             self.line()
-            self.line(f"unchecked, so nothing is known of {_count(sum(reasons.values()), 'case')}:", _STYLES["unchecked"])
+            self.line(
+                f"unchecked, so nothing is known of {_count(sum(reasons.values()), 'case')}:", _STYLES["unchecked"]
+            )
             for (backend, reason), count in reasons.most_common():
                 self.line(f"  {count:>5}  {backend}: {reason}")
         if unproven := dict.fromkeys(case.invariant for case in report.cases if case.unproven):
             self.line()
-            self.line(f"unproven, for no fault is named that would refute it (refuted_by): {', '.join(unproven)}", "yellow")
+            self.line(
+                f"unproven, for no fault is named that would refute it (refuted_by): {', '.join(unproven)}", "yellow"
+            )
 
     def _known(self, report: Report) -> None:
         reasons = Counter(case.known for case in report.cases if case.known)
