@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from blocklaws.report import CaseResult
 
 __all__ = [
+    "NOT_DETERMINISTIC",
     "config_text",
     "failure_fields",
     "failure_text",
@@ -25,6 +26,9 @@ __all__ = [
     "verify_command",
     "world_text",
 ]
+
+#: What the search adds to the reason of a failure that cannot be seen twice.
+NOT_DETERMINISTIC = "looked at again, the same example holds: the block is not deterministic"
 
 _SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff")
 _LABEL = 11
@@ -138,6 +142,8 @@ def failure_fields(result: CaseResult, replay: str | None = None) -> list[tuple[
         fields.append(("claim", result.claim + (f"   ({shown_place(result.clause_at)})" if result.clause_at else "")))
     # The worst element says all that the reason does, and names the axes.
     fields.append(("worst", result.worst) if result.worst else ("reason", result.reason))
+    if result.worst and result.reason.endswith(NOT_DETERMINISTIC):
+        fields.append(("note", NOT_DETERMINISTIC))
     if result.pattern:
         fields.append(("wrong at", result.pattern))
     if result.divergence:

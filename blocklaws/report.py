@@ -108,7 +108,8 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
                 names = axis_names("output", len(judgement.shape)) if len(judgement.shape) != 4 else axis_names("query", 4)
                 where = ", ".join(f"{name}={index}" for name, index in zip(names, judgement.worst, strict=True))
                 details["worst"] = (
-                    f"at {where}: got {_number(judgement.got)}, expected {_number(judgement.want)}"
+                    f"at {where}: got {_number(judgement.got)}"
+                    + (f", expected {_number(judgement.want)}" if judgement.want is not None else "")
                     + (f", |difference| {judgement.difference:.3g}" if judgement.difference is not None else "")
                     + (f", allowed {judgement.allowed:.3g}" if judgement.allowed else "")
                     + f" ({judgement.wrong} of {judgement.total} elements)"

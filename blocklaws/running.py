@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,18 @@ def run_case(case: Case, property: Property, spec_file: str = "") -> list[CaseRe
             except BlocklawsError as error:
                 # The spec asks for what cannot be evaluated on this block: its own case is in error, the others run.
                 outcome = Outcome("error", str(error))
+            except Exception as error:
+                # A mistake of the harness or of a property must not cost the cases after it, nor look like a verdict.
+                outcome = Outcome("error", _own_mistake(error))
         results.append(result_of(part, outcome, time.perf_counter() - begin, spec_file))
     return results
+
+
+def _own_mistake(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = " ".join(str(error).split())[:300]
+    at = f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"blocklaws or a property failed with {type(error).__name__}: {message} ({at}); please report it"
 
 
 def run_cases(cases: Sequence[Case], known: KnownFailures, spec_file: str = "") -> Iterator[list[CaseResult]]:

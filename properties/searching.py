@@ -12,9 +12,10 @@ import warnings
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
-from hypothesis.errors import HypothesisWarning
+from hypothesis.errors import Flaky, HypothesisWarning
 
 from blocklaws.checking import Case, Examination, Failure, Outcome, Property
+from blocklaws.failure_text import NOT_DETERMINISTIC
 from blocklaws.properties.worlds import admissible_sizes, examples
 from blocklaws.worlds import Example
 
@@ -60,6 +61,9 @@ def search(case: Case, property: Property) -> Outcome:
                 examined()
             except _Refuted:
                 pass
+            except Flaky:
+                # An example that failed holds when it is looked at again: the block is to blame, and the failure stays.
+                record.flaky = True
     finally:
         random.setstate(state)
     return record.outcome()
@@ -77,6 +81,7 @@ class _Record:
         self._max_error: float | None = None
         self._failure: tuple[Example, Examination] | None = None
         self._first_failure = 0
+        self.flaky = False
 
     def look(self, example: Example) -> None:
         """Examine one example; raise when it fails."""
@@ -106,10 +111,11 @@ class _Record:
         if self._failure is not None:
             example, examination = self._failure
             failure = Failure(example, examination, self._first_failure)
+            again = f"; {NOT_DETERMINISTIC}" if self.flaky else ""
             if examination.raised is not None:
-                return Outcome("error", examination.raised, **counts, failure=failure)
+                return Outcome("error", examination.raised + again, **counts, failure=failure)
             assert examination.judgement is not None
-            return Outcome("violated", examination.judgement.detail, **counts, failure=failure)
+            return Outcome("violated", examination.judgement.detail + again, **counts, failure=failure)
         checked = self._examples - sum(self._void.values())
         if checked == 0:
             reason = max(self._void, key=lambda text: self._void[text]) if self._void else "no example could be drawn"
