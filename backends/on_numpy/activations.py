@@ -4,8 +4,8 @@ Must hold: each function returns ``(value, slope)``, where ``slope()`` computes 
 when it is asked for. A finite input gives a finite value and a finite slope, in its own dtype: no exponential is taken
 of a positive number, and what has saturated is clipped before it is squared.
 
-Sources: silu, Elfwing et al. 2017, equation 1 (Hendrycks and Gimpel 2016, section 2); gelu, Hendrycks and Gimpel 2016,
-equation 1; its tanh form, section 2 of the same; relu, Vaswani et al. 2017, equation 2.
+Sources: silu, Elfwing, Uchibe and Doya 2017, section 2; gelu and its tanh form, Hendrycks and Gimpel 2016, section 2;
+relu, Vaswani et al. 2017, equation 2.
 """
 
 import math

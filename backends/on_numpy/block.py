@@ -22,13 +22,15 @@ from blocklaws.backends.on_numpy.steps import Gradients, Pullback, PullbackOfTwo
 from blocklaws.canonical import STAGES
 from blocklaws.config import BlockConfig
 
-__all__ = ["NumpyBlock"]
+__all__ = ["NumpyBlock", "ieee"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def _ieee(capability: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def ieee(capability: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Return the capability with overflows and invalid operations as infinities and NaNs, without warnings."""
+
     @wraps(capability)
     def quiet(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         with np.errstate(all="ignore"):
@@ -125,7 +127,7 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         tokens = own.shape[1]
         return own, Call(self.positions(tokens, admit_offset(position_offset, tokens, self.config)))
 
-    @_ieee
+    @ieee
     def forward(self, x: AnyArray, position_offset: SupportsIndex = 0) -> Stream:
         """Return the output, shaped as ``x``: [batch, token, d_model].
 
@@ -135,7 +137,7 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         output, _ = self.run(*self.begin(x, position_offset))
         return self.precision.leave(output)
 
-    @_ieee
+    @ieee
     def trace(self, x: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
         """Return stage -> array for every stage, in the order of the computation.
 
@@ -146,7 +148,7 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         self.run(own, call)
         return {stage: self.precision.leave(call.stages[stage]) for stage in STAGES if stage in call.stages}
 
-    @_ieee
+    @ieee
     def gradients(self, x: AnyArray, cotangent: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
         """Return the gradient of ``sum(cotangent * output)`` by ``"input"`` and by every parameter name.
 
@@ -167,7 +169,7 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         """Return name -> copy of each parameter, in canonical order."""
         return {name: self.precision.leave(array) for name, array in self._parameters.items()}
 
-    @_ieee
+    @ieee
     def forward_cached(self, x: AnyArray, cache: KeyValueCache | None) -> tuple[Stream, KeyValueCache]:
         """Return the output of the next tokens and the cache to continue from; ``cache`` is None at the start.
 

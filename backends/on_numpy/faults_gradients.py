@@ -4,7 +4,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from blocklaws.backends.on_numpy.block import NumpyBlock
+from blocklaws.backends.on_numpy.block import NumpyBlock, ieee
 from blocklaws.backends.on_numpy.fault_registry import fault
 from blocklaws.backends.on_numpy.shapes import AnyArray, KeyHeads, KvKeyHeads, Numbers, Scores, Stream
 from blocklaws.backends.on_numpy.steps import Gradients
@@ -60,6 +60,7 @@ class _KvGradientWrongGroup(NumpyBlock):
 
 @fault("gate-up-gradients-swapped")
 class _GateUpGradientsSwapped(NumpyBlock):
+    @ieee
     def gradients(self, x: AnyArray, cotangent: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
         result = super().gradients(x, cotangent, position_offset)
         gate, up = "feed_forward.gate", "feed_forward.up"
@@ -69,6 +70,7 @@ class _GateUpGradientsSwapped(NumpyBlock):
 
 @fault("gradient-averaged-over-batch")
 class _GradientAveragedOverBatch(NumpyBlock):
+    @ieee
     def gradients(self, x: AnyArray, cotangent: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
         result = super().gradients(x, cotangent, position_offset)
         batch = max(1, len(x))
@@ -77,6 +79,7 @@ class _GradientAveragedOverBatch(NumpyBlock):
 
 @fault("cotangent-modified")
 class _CotangentModified(NumpyBlock):
+    @ieee
     def gradients(self, x: AnyArray, cotangent: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
         result = super().gradients(x, cotangent, position_offset)
         if cotangent.flags.writeable:
@@ -88,6 +91,7 @@ class _CotangentModified(NumpyBlock):
 class _GradientAccumulates(NumpyBlock):
     _sums: dict[str, Numbers] | None = None
 
+    @ieee
     def gradients(self, x: AnyArray, cotangent: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
         result = super().gradients(x, cotangent, position_offset)
         for name, earlier in (self._sums or {}).items():

@@ -6,7 +6,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from blocklaws.backends.on_numpy.block import NumpyBlock
+from blocklaws.backends.on_numpy.block import NumpyBlock, ieee
 from blocklaws.backends.on_numpy.cache import Call
 from blocklaws.backends.on_numpy.fault_registry import fault
 from blocklaws.backends.on_numpy.precision import Precision
@@ -23,9 +23,11 @@ class _OutputChanged(NumpyBlock):
         """Return what is given in place of the output."""
         raise NotImplementedError
 
+    @ieee
     def forward(self, x: AnyArray, position_offset: SupportsIndex = 0) -> Numbers:
         return self.changed(super().forward(x, position_offset))
 
+    @ieee
     def trace(self, x: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:
         stages = super().trace(x, position_offset)
         return {**stages, "output": self.changed(stages["output"])}

@@ -1,9 +1,9 @@
 """How a block stores and computes its numbers in one dtype.
 
 Must hold: float64 and float32 compute in themselves. bfloat16 and float16 are the reference recipe of a low-precision
-block: arrays are stored in the low dtype, every matrix product, norm statistic, rotary angle and softmax is computed in
-float32, and the result of each named step is rounded to the low dtype. Stored values live in float32 arrays, because
-NumPy has no arithmetic of its own in the low dtypes; each of them is a value of the low dtype.
+block: arrays are stored in the low dtype, every matrix product, norm statistic and softmax is computed in float32, and
+the result of each named step is rounded to the low dtype. (Rotary angles are float64 in every dtype.) Stored values live
+in float32 arrays, because NumPy has no arithmetic of its own in the low dtypes; each is a value of the low dtype.
 """
 
 import dataclasses

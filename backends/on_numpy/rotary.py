@@ -3,7 +3,7 @@
 Must hold: values are not turned; angles are computed in float64 in every dtype, because a float32 product of a far
 position and a frequency has lost whole digits of the angle; a turn keeps the length of each pair.
 
-Sources: Su et al. 2021, equation 34 (interleaved pairs); Black et al. 2022, section 2.1 (half-split pairs).
+Source: Su et al. 2021, equation 34, for interleaved pairs; half-split pairs are the same turn of permuted features.
 """
 
 from functools import partial
