@@ -341,9 +341,10 @@ class TestManners:
         for same in (frozen, np.asfortranarray(x), x[::-1].copy()[::-1]):
             np.testing.assert_array_equal(block.forward(same), expected)
 
-    def test_empty_batch(self) -> None:
+    @pytest.mark.parametrize("kind", ["llama", "gpt"])
+    def test_empty_batch(self, kind: str) -> None:
         """Fails if a batch of zero is refused or its gradients are missing."""
-        block, x = built("gpt"), drawn_input(LLAMA, 0, 3, 0)
+        block, x = built(kind), drawn_input(LLAMA, 0, 3, 0)
         assert block.forward(x).shape == (0, 3, 12)
         assert block.trace(x)["attention_weights"].shape == (0, 4, 3, 3)
         found = block.gradients(x, x)

@@ -1,7 +1,7 @@
 """Every fault of the JAX backend shows where ``spec/faults.yaml`` says that it shows, and nowhere before.
 
-One small shape in float32 (or the first dtype in which a fault is said to be seen), in the first kind of block that it is
-said of: what costs here is compiling.
+One small shape in float32 (or the first dtype in which a fault is said to be seen), in the first kind of block that it
+is said of: what costs here is compiling.
 """
 
 from __future__ import annotations
@@ -123,11 +123,12 @@ def first_difference(right: dict[str, Array], wrong: dict[str, Array], names: tu
 
 
 def test_list() -> None:
-    """Fails if a listed fault has no class, a class has no listed fault, or a module defines other faults than its own."""
+    """Fails if a listed fault has no class, a class no listed fault, or a module defines another's fault."""
     assert sorted(BACKEND.faults) == sorted(LISTED)
     probe = (
         "import importlib, sys; from blocklaws.backends.on_jax import faults; "
-        "[importlib.import_module('blocklaws.backends.on_jax.' + module) for module in sorted(set(faults.FAULTS.values()))]; "
+        "home = 'blocklaws.backends.on_jax.'; "
+        "[importlib.import_module(home + module) for module in sorted(set(faults.FAULTS.values()))]; "
         "wrong = [i for i, c in faults._defined.items() if not c.__module__.endswith('.' + faults.FAULTS[i])]; "
         "sys.exit(3 * bool(wrong or set(faults._defined) != set(faults.FAULTS)))"
     )

@@ -113,7 +113,7 @@ class AttentionSteps:
     def join_pairs(self, first: jax.Array, second: jax.Array) -> jax.Array:
         """Undo `split_pairs`."""
         if self.layout == "interleaved":
-            return jnp.stack([first, second], axis=-1).reshape(*first.shape[:-1], -1)
+            return jnp.stack([first, second], axis=-1).reshape(*first.shape[:-1], 2 * first.shape[-1])
         return jnp.concatenate([first, second], axis=-1)
 
     def turn(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from blocklaws.backends.on_jax.block import JaxBlock
 from blocklaws.backends.on_jax.fault_tools import rounded, summed_in
 from blocklaws.backends.on_jax.faults import fault
-from blocklaws.backends.on_jax.numerics import Parameters, wide
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, wide
 from blocklaws.backends.on_jax.refusals import Array
 from blocklaws.backends.on_jax.steps import Steps
 
@@ -205,6 +205,10 @@ class NormPromotesOutput(Steps):
     def normalize(self, x: jax.Array, gain: jax.Array, bias: jax.Array | None, eps: float) -> jax.Array:
         # A wide x keeps the result wide.
         return super().normalize(wide(x), gain, bias, eps)
+
+    def extend_cache(self, cache: KeyValues, key: jax.Array, value: jax.Array) -> KeyValues:
+        # The buffers have the dtype of the block, whatever reaches them.
+        return super().extend_cache(cache, key.astype(cache.key.dtype), value.astype(cache.value.dtype))
 
 
 @fault("mean-square-in-half")
