@@ -53,7 +53,8 @@ class BatchAndTokensSwapped(Steps):
     def attend(
         self, query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array
     ) -> tuple[jax.Array | None, jax.Array]:
-        if key.shape[2] != query.shape[2]:  # a cache, whose slots are no batch
+        # The slots of a cache are no batch, and a softmax over no sequences has no maximum.
+        if key.shape[2] != query.shape[2] or query.shape[0] == 0:
             return super().attend(query, key, value, visible)
         sequences = jnp.arange(query.shape[0], dtype=jnp.int32)
         query, key, value = query.swapaxes(0, 2), key.swapaxes(0, 2), value.swapaxes(0, 2)
