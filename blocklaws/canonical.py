@@ -113,7 +113,7 @@ def stage_shapes(config: BlockConfig, batch: int, tokens: int, keys: int | None 
     ``keys`` is the number of key positions of the attention weights, ``tokens`` when there is no cache.
     """
     stream = (batch, tokens, config.d_model)
-    shapes = dict.fromkeys(STAGES, stream)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(STAGES, stream)
     shapes["query"] = (batch, config.n_heads, tokens, config.d_head)
     shapes["key"] = shapes["value"] = (batch, config.n_kv_heads, tokens, config.d_head)
     shapes["attention_weights"] = (batch, config.n_heads, tokens, tokens if keys is None else keys)

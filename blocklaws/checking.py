@@ -170,7 +170,8 @@ class Case:
         ``unchecked`` on its own and does not hide what can be checked.
         """
         if self.dtype not in self.subject.dtypes:
-            return [(self, f"{self.subject.name} does not offer {self.dtype}")]
+            why = self.subject.cannot.get(self.dtype)
+            return [(self, f"{self.subject.name} does not offer {self.dtype}" + (f" ({why})" if why else ""))]
         if self.supported is not None:
             return [(self, self.supported)]
         abilities = self.abilities

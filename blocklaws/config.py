@@ -67,6 +67,11 @@ class BlockConfig:
     max_positions: int
 
     def __post_init__(self) -> None:
+        for name in ("norm_eps", "rotary_base"):
+            value = getattr(self, name)
+            if isinstance(value, int) and not isinstance(value, bool):
+                # A whole number is a fine epsilon, but not every library takes one.
+                object.__setattr__(self, name, float(value))
         for name in (*SIZES, "max_positions"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

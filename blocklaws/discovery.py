@@ -16,12 +16,10 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from blocklaws.errors import BackendError, BlocklawsError, did_you_mean
+from blocklaws.errors import BackendError, BlocklawsError, did_you_mean, missing_module
 from blocklaws.subjects import Subject
 
 __all__ = ["find_property", "find_search", "find_subjects", "registered"]
-
-_EXTRAS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "transformers": None}
 
 
 @functools.cache
@@ -89,18 +87,9 @@ def _load(point: EntryPoint, name: str) -> Any:
     try:
         return point.load()
     except ImportError as error:
-        raise BackendError(f"backend {name!r}: {_missing(error)}") from None
+        raise BackendError(f"backend {name!r}: {missing_module(error)}") from None
     except (Exception, SystemExit) as error:
         raise BackendError(f"backend {name!r}: importing {point.value} {_where_raised(error)}") from None
-
-
-def _missing(error: ImportError) -> str:
-    missing = (error.name or "").partition(".")[0]
-    extra = _EXTRAS.get(missing, ...)
-    if extra is ...:
-        return f"cannot be imported: {error}"
-    how = f"pip install 'blocklaws[{extra}]'" if extra else f"pip install {missing}"
-    return f"{missing} is not installed; {how}"
 
 
 def _import_module(module: str, name: str) -> Any:
@@ -112,7 +101,7 @@ def _import_module(module: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(error.name + ".")):
             raise BackendError(f"backend {name!r}: there is no module {error.name!r}") from None
-        raise BackendError(f"backend {name!r}: {_missing(error)}") from None
+        raise BackendError(f"backend {name!r}: {missing_module(error)}") from None
     except (Exception, SystemExit) as error:
         raise BackendError(f"backend {name!r}: importing {module} {_where_raised(error)}") from None
 
@@ -139,7 +128,7 @@ def _import_file(path: Path, name: str) -> Any:
         if isinstance(error, KeyboardInterrupt):
             raise
         if isinstance(error, ModuleNotFoundError):
-            raise BackendError(f"backend {name!r}: {_missing(error)}") from None
+            raise BackendError(f"backend {name!r}: {missing_module(error)}") from None
         raise BackendError(f"backend {name!r}: importing {path} {_where_raised(error)}") from None
     return module
 

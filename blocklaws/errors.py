@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["BackendError", "BlocklawsError", "ConfigError", "SpecError", "did_you_mean"]
+__all__ = ["BackendError", "BlocklawsError", "ConfigError", "SpecError", "did_you_mean", "missing_module"]
 
 
 class BlocklawsError(Exception):
@@ -38,3 +38,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+_EXTRAS = {"torch": "blocklaws[torch]", "jax": "blocklaws[jax]", "jaxlib": "blocklaws[jax]"}
+
+
+def missing_module(error: ImportError) -> str:
+    """Say which module is not installed and how to install it.
+
+    >>> missing_module(ModuleNotFoundError("No module named 'torch'", name="torch"))
+    "torch is not installed; pip install 'blocklaws[torch]'"
+    """
+    missing = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not missing:
+        return f"cannot be imported: {error}"
+    what = f"'{_EXTRAS[missing]}'" if missing in _EXTRAS else missing
+    return f"{missing} is not installed; pip install {what}"

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from blocklaws.canonical import CAPABILITIES, PARAMETER_NAMES, STAGES
 from blocklaws.config import BlockConfig
-from blocklaws.errors import BackendError, did_you_mean
+from blocklaws.errors import BackendError, did_you_mean, missing_module
 from blocklaws.worlds import World
 
 __all__ = ["Abilities", "BlockRaised", "Built", "Subject", "to_array"]
@@ -78,21 +78,27 @@ class Abilities:
     Attributes:
         shown: capabilities by name, and what a trace and gradients give: ``trace:query``, ``gradients:input`` ...
         offsets: whether it takes a position offset.
+        cannot: the backend's own words for why it cannot show something, by its name.
     """
 
     shown: frozenset[str]
     offsets: bool
+    cannot: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def missing(self, needs: frozenset[str]) -> str:
         """Say what of ``needs`` the block cannot show; empty when nothing is missing."""
         lacking = needs - self.shown
         if methods := sorted(need for need in lacking if ":" not in need):
-            return f"the block has no {' and no '.join(methods)}"
+            return self._with_reasons(f"the block has no {' and no '.join(methods)}", methods)
         sentences = []
         for method, verb in (("trace", "does not show"), ("gradients", "does not give")):
             if names := sorted(need.partition(":")[2] for need in lacking if need.startswith(f"{method}:")):
-                sentences.append(f"{method} {verb} {', '.join(names)}")
+                sentences.append(self._with_reasons(f"{method} {verb} {', '.join(names)}", names))
         return "; ".join(sentences)
+
+    def _with_reasons(self, sentence: str, names: Sequence[str]) -> str:
+        reasons = dict.fromkeys(self.cannot[name] for name in names if name in self.cannot)
+        return f"{sentence} ({'; '.join(reasons)})" if reasons else sentence
 
 
 class Subject:
@@ -129,6 +135,7 @@ class Subject:
         self.multiples = self._multiples()
         self.deterministic = bool(getattr(backend, "deterministic", True))
         self.device = str(getattr(backend, "device", "") or "")
+        self.cannot: Mapping[str, str] = dict(getattr(backend, "cannot", None) or {})
         self._abilities: dict[tuple[str, str], Abilities | BlockRaised] = {}
 
     def _check_function(self) -> None:
@@ -246,7 +253,7 @@ class Subject:
             shown |= {f"{method}:{name}" for name in names if name in given}
         # A parameter that this kind of block does not have is nobody's lack.
         shown |= {f"gradients:{name}" for name in PARAMETER_NAMES if name not in world.parameters}
-        return Abilities(frozenset(shown), not built.at_offset_zero_only)
+        return Abilities(frozenset(shown), not built.at_offset_zero_only, self.cannot)
 
     def build(self, world: World) -> Built:
         """Build the block of a world from copies of its parameters."""

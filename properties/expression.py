@@ -60,7 +60,7 @@ class ExpressionProperty:
         max_error: float | None = None
         for clause in case.clauses:
             try:
-                judgement = judge(clause.expression, scope, case.tolerance)
+                judgement = judge(clause.expression, scope, case.tolerance, exact=case.subject.deterministic)
             except EvaluationError as error:
                 wrong = _wrong_shape(passes, clause.expression.text)
                 if wrong is None:
