@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (gives NumPy the name bfloat16)
 import numpy as np
 import pytest
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (gives NumPy the name bfloat16)
 import numpy as np
 import pytest
 import yaml
