@@ -91,7 +91,7 @@ class Terminal:
             self.line(f"  {subject.name}{label}: {', '.join(dtypes) or 'none of the chosen dtypes'}{device}{odd}")
 
     @contextlib.contextmanager
-    def counting(self) -> Iterator[Callable[[int, int, str], None] | None]:
+    def counting(self, total: int | None = None) -> Iterator[Callable[[int, int, str], None] | None]:
         """Give a function to be called with (how many are done, of how many, what); None where nothing may be shown."""
         if not self._live:
             yield None
@@ -101,13 +101,13 @@ class Terminal:
         told = TextColumn("{task.description}", markup=False)
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), told)
         with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=None)
+            task = bar.add_task("", total=total)
             yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
     @contextlib.contextmanager
     def progress(self, total: int) -> Iterator[Callable[[Sequence[CaseResult]], None]]:
         """Give a function to be called with the results of each case as it is done."""
-        with self.counting() as count:
+        with self.counting(total) as count:
             done = failed = 0
 
             def advance(results: Sequence[CaseResult]) -> None:
