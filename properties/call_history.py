@@ -1,8 +1,9 @@
 """A block has no memory: what it answers depends on the call alone, never on the calls before.
 
-Must hold: between two equal calls lie calls of every other kind that the block can make: other tokens, fewer tokens, another
-offset, a trace, gradients, a cache. A second block of the same world makes its calls in another order, so that a table that is
-kept from the first call is seen too. Must not: ask an oracle about values; the block is compared with itself.
+Must hold: between two equal calls lie calls of every other kind that the block can make: other tokens, fewer tokens,
+another offset, a trace, gradients, a cache. A second block of the same world makes its calls in another order, so that
+a table that is kept from the first call is seen too.
+Must not: ask an oracle about values; the block is compared with itself.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class CallHistoryProperty(PythonProperty):
         exact = output.astype(np.float64)
         if exact.shape != noise.shape:
             require(identical(exact, base.reference().output(), "the shape of the output"))
-        require(calibrated(shown, exact, exact + noise, case.tolerance, "the output that trace shows"), "trace and forward")
+        require(
+            calibrated(shown, exact, exact + noise, case.tolerance, "the output that trace shows"), "trace and forward"
+        )
 
 
 class _Calls:
@@ -63,7 +66,7 @@ class _Calls:
 
     def __init__(self, case: Case, world: World) -> None:
         self._world = world
-        batch, tokens, _ = world.input.shape
+        tokens = world.input.shape[1]
         self._fresh = fill(world, "input", "fresh", 1)
         step = case.subject.multiples.get("T", 1)
         self._fewer = tokens // 2 // step * step
@@ -98,5 +101,7 @@ class _Calls:
         # Last, since it has the shape of the compared call: where outputs share a buffer, these tokens are now in it.
         other, _ = built.forward(self._fresh.copy(), self._world.position_offset)
         if other.shape != self._world.input.shape:
-            raise BlockRaised("forward", f"returned shape {other.shape} for an input of shape {self._world.input.shape}")
+            raise BlockRaised(
+                "forward", f"returned shape {other.shape} for an input of shape {self._world.input.shape}"
+            )
         return other

@@ -1,10 +1,11 @@
 """Gradients against central differences of the backend's own forward pass.
 
-Must hold: no oracle is asked, so a block whose forward pass is wrong but whose gradients belong to it passes. Perturbed inputs
-go along the batch axis, many in one call of a fixed size; a perturbed parameter needs a block of its own. On small worlds every
-coordinate is checked alone, on larger ones a coordinate is checked as part of random directions.
-Must not: trust a difference across a kink. Where the two one-sided differences of a block with a ReLU disagree, the forward pass
-itself shows the kink; such coordinates are left out and counted.
+Must hold: no oracle is asked, so a block whose forward pass is wrong but whose gradients belong to it passes.
+Perturbed inputs go along the batch axis, many in one call of a fixed size; a perturbed parameter needs a block of its
+own. On small worlds every coordinate is checked alone, on larger ones a coordinate is checked as part of random
+directions.
+Must not: trust a difference across a kink. Where the two one-sided differences of a block with a ReLU disagree, the
+forward pass itself shows the kink; such coordinates are left out and counted.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from blocklaws.properties.examining import PythonProperty, refuted, require, wit
 from blocklaws.subjects import BlockRaised, Built
 from blocklaws.worlds import World
 
-__all__ = ["CentralDifferencesProperty"]
+__all__ = ["CentralDifferencesProperty", "Differences", "Settings"]
 
-# Sequences in one call for perturbed inputs: one shape for every example of a size, so that a backend that compiles does so once.
+# Sequences in one call for perturbed inputs: one shape for every example of a size, so that a backend that compiles
+# does so once.
 _BATCH = 64
 _INPUT_COORDINATES = 128
 _STREAM = 0xD1FF
 
 
 @dataclasses.dataclass(frozen=True)
-class _Settings:
+class Settings:
+    """Step and tolerance, how many parameters are perturbed one by one at most, and directions where they are more."""
+
     step: float = 1e-6
     tolerance: float = 2e-5
     coordinates: int = 300
@@ -71,12 +75,12 @@ class CentralDifferencesProperty(PythonProperty):
             raise Unavailable(f"differences over a step of 1e-6 say nothing in {world.dtype}; only float64 is checked")
         if world.recipe.pattern not in PATTERNS["gentle"]:
             raise Unavailable("a step of 1e-6 is too short or too long for hostile values")
-        settings = _Settings(**case.invariant.arguments)
+        settings = Settings(**case.invariant.arguments)
         gradients = base.gradients()
         known = [name for name in ("input", *world.parameters) if name in gradients]
         if not known:
             raise Unavailable("gradients gives neither the input's nor any parameter's")
-        differences = _Differences(case, world, base.built, settings)
+        differences = Differences(case, world, base.built, settings)
         total = 0
         for name in known:
             shape = world.input.shape if name == "input" else world.parameters[name].shape
@@ -86,10 +90,10 @@ class CentralDifferencesProperty(PythonProperty):
         return Examination(informative=2 * differences.left_out < total, max_error=differences.max_error)
 
 
-class _Differences:
+class Differences:
     """Takes the differences of one world and compares gradients with them."""
 
-    def __init__(self, case: Case, world: World, built: Built, settings: _Settings) -> None:
+    def __init__(self, case: Case, world: World, built: Built, settings: Settings) -> None:
         self._case, self._world, self._built, self._settings = case, world, built, settings
         self._kinked = world.config.feed_forward == "relu"
         self._every_parameter = sum(value.size for value in world.parameters.values()) <= settings.coordinates
@@ -146,9 +150,7 @@ class _Differences:
     def _parameter_slope(self, name: str, direction: np.ndarray) -> float:
         if self._at_world is None:
             self._at_world = self._loss(self._built)
-        above, below = (
-            self._loss(self._rebuilt(name, sign * self._settings.step * direction)) for sign in (1.0, -1.0)
-        )
+        above, below = (self._loss(self._rebuilt(name, sign * self._settings.step * direction)) for sign in (1.0, -1.0))
         return self._slope(above, self._at_world, below)
 
     def _rebuilt(self, name: str, change: np.ndarray) -> Built:

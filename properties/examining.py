@@ -61,7 +61,7 @@ def within(got: np.ndarray, want: np.ndarray, allowed: np.ndarray | float, claim
 
 
 def same(case: Case, got: np.ndarray, want: np.ndarray, claim: str) -> Judgement:
-    """Return whether two runs of one computation agree: to the last bit, or closely where the backend says it must be so."""
+    """Return whether two runs of one computation agree: to the last bit, or closely if that is all that is promised."""
     if case.subject.deterministic:
         return identical(got, want, claim)
     return close(got, want, case.tolerance, 1.0, claim)
@@ -79,7 +79,7 @@ class PythonProperty:
         return self.capabilities - {"forward"}
 
     def examine(self, case: Case, example: Example) -> Examination:
-        """Set the world up and check it; a `Refuted`, a raising block and an unavailable value become an examination."""
+        """Set the world up and check it; whatever `check` raises of its own becomes an examination."""
         passes: dict[str, Pass] = {}
         try:
             invariant = case.invariant

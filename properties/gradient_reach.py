@@ -1,8 +1,8 @@
 """Every parameter is reached by a gradient: known names, right shapes, finite numbers, not all zero.
 
-Must hold: a gradient may be left out (that is unchecked, not wrong), but one that is given is judged. A gradient must not be zero
-where the float64 reference's plainly is not: that of a key bias without rotary positions is zero by the mathematics (a softmax
-does not see what is added to a whole row), and that of a dead ReLU by chance.
+Must hold: a gradient may be left out (that is unchecked, not wrong), but one that is given is judged. A gradient must
+not be zero where the float64 reference's plainly is not: that of a key bias without rotary positions is zero by the
+mathematics (a softmax does not see what is added to a whole row), and that of a dead ReLU by chance.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class GradientReachProperty(PythonProperty):
         for name in gradients:
             if name not in shapes:
                 hint = did_you_mean(name, shapes)
-                raise refuted("the names of gradients", f"{name!r} is neither 'input' nor a parameter of this block{hint}")
+                raise refuted(
+                    "the names of gradients", f"{name!r} is neither 'input' nor a parameter of this block{hint}"
+                )
         given = {name: gradients[name] for name in shapes if name in gradients}
         if not given:
             raise Unavailable("gradients gives neither the input's nor any parameter's")

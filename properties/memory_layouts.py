@@ -1,7 +1,8 @@
 """The values of an input count, not how they lie in memory.
 
-Must hold: each layout is a view that equals the contiguous input value for value, and what lies between and around its elements
-is filled with numbers that would show; they must be there afterwards. Must not: copy a view before the block gets it.
+Must hold: each layout is a view that equals the contiguous input value for value, and what lies between and around its
+elements is filled with numbers that would show; they must be there afterwards.
+Must not: copy a view before the block gets it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ class MemoryLayoutsProperty(PythonProperty):
             before = around.copy()
             output, _ = base.built.forward(view, world.position_offset)
             require(same(case, output, contiguous, f"the output of an input laid out {name}"), f"layout {name}")
-            require(identical(around, before, f"the memory around an input laid out {name}"), f"layout {name}: written to")
+            require(
+                identical(around, before, f"the memory around an input laid out {name}"), f"layout {name}: written to"
+            )
         # Read in the wrong order, an input whose rows are all alike would not show it.
         reordered = world.input.transpose(2, 1, 0).ravel()
         return Examination(informative=bool(differs(reordered, world.input.ravel())))

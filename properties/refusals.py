@@ -1,8 +1,9 @@
 """What cannot be meant is refused, in words, and leaves nothing behind.
 
-Must hold: a refusal is an exception, of any type, whose text names the boundary that was crossed; after it the block answers a
-right call as it did before. Asked only of a backend that says ``validates = True``: the
-adapter contract obliges nobody. Must not: ask for more than one thing to be wrong in a call.
+Must hold: a refusal is an exception, of any type, whose text names the boundary that was crossed; after it the block
+answers a right call as it did before. Asked only of a backend that says ``validates = True``: the adapter contract
+obliges nobody.
+Must not: ask for more than one thing to be wrong in a call.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class RefusalsProperty(PythonProperty):
             else:
                 for attempt in BOUNDARIES[boundary](case, world, built):
                     _require_refusal(attempt)
-            # What a refused build leaves behind would be met by the next build, what a refused call does by the next call.
+            # What a refused build leaves behind would be met by the next build, what a refused call does by the next
+            # call.
             for after in (built, case.subject.build(world)) if boundary in _BUILDING else (built,):
                 try:
                     answer, _ = after.forward(world.input.copy(), world.position_offset)
@@ -163,7 +165,9 @@ def _unknown_parameter(case: Case, world: World, built: Built) -> Iterator[_Atte
 # --- calling ---------------------------------------------------------------------------------------------------------
 
 
-def _calls(world: World, built: Built, x: np.ndarray, what: str, words: str, offset: int | None = None) -> Iterator[_Attempt]:
+def _calls(
+    world: World, built: Built, x: np.ndarray, what: str, words: str, offset: int | None = None
+) -> Iterator[_Attempt]:
     """Yield every call that takes an input and that the block has."""
     at = world.position_offset if offset is None else offset
     yield _Attempt(f"forward of {what}", words, lambda: built.forward(x.copy(), at))
@@ -201,7 +205,9 @@ def _position_range(case: Case, world: World, built: Built) -> Iterator[_Attempt
         short = case.subject.build(world.replace(config=world.config.replace(max_positions=world.input.shape[1])))
         _, cache = short.forward_cached(world.input.copy(), None)
         yield _Attempt(
-            "forward_cached past the last position", "position range", lambda: short.forward_cached(world.input.copy(), cache)
+            "forward_cached past the last position",
+            "position range",
+            lambda: short.forward_cached(world.input.copy(), cache),
         )
 
 
@@ -210,7 +216,9 @@ def _released_cache(case: Case, world: World, built: Built) -> Iterator[_Attempt
         return
     _, cache = built.forward_cached(world.input.copy(), None)
     built.forward_cached(world.input.copy(), cache)
-    yield _Attempt("a cache used a second time", "released cache", lambda: built.forward_cached(world.input.copy(), cache))
+    yield _Attempt(
+        "a cache used a second time", "released cache", lambda: built.forward_cached(world.input.copy(), cache)
+    )
 
 
 #: Boundary -> the attempts to cross it.

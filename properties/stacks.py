@@ -1,7 +1,8 @@
 """What holds for one block holds for blocks on top of each other, each with weights of its own.
 
-Must hold: everything but the blocks is NumPy in float64: embedding, final norm, tied head and loss are written here by their
-definitions, once vectorised and shifted for the blocks under test, once as a plain loop for the float64 reference blocks.
+Must hold: everything but the blocks is NumPy in float64: embedding, final norm, tied head and loss are written here by
+their definitions, once vectorised and shifted for the blocks under test, once as a plain loop for the float64
+reference blocks.
 Must not: compile anything new for the backend; all blocks of a stack have one config and one shape.
 """
 
@@ -21,7 +22,7 @@ from blocklaws.properties.examining import PythonProperty, refuted, require
 from blocklaws.subjects import BlockRaised, Built, Subject
 from blocklaws.worlds import World, as_dtype, fill
 
-__all__ = ["LAWS", "StacksProperty"]
+__all__ = ["LAWS", "Stack", "StacksProperty"]
 
 _DISTINCT = parse("distinct_storage(parameters)", Vocabulary())
 _BRANCH_ENDS = ("attention.output", "attention.output_bias", "feed_forward.down", "feed_forward.down_bias")
@@ -57,10 +58,10 @@ class StacksProperty(PythonProperty):
         for number in range(1, depth):
             own = case.world(dataclasses.replace(recipe, seed=recipe.seed + 104_729 * number))
             worlds.append(world.replace(parameters=own.parameters))
-        return LAWS[case.invariant.arguments["law"]](case, _Stack(case.subject, worlds))
+        return LAWS[case.invariant.arguments["law"]](case, Stack(case.subject, worlds))
 
 
-class _Stack:
+class Stack:
     """Blocks of one config and different weights, run one after the other."""
 
     def __init__(self, subject: Subject, worlds: list[World]) -> None:
@@ -82,8 +83,11 @@ class _Stack:
         """Return the output of the last block, shaped as ``x``."""
         return self.inputs(x)[-1]
 
-    def input_gradient(self, x: np.ndarray, cotangent: np.ndarray) -> np.ndarray | None:
-        """Return the cotangent pulled back to the input of the first block; None where a block gives no such gradient."""
+    def input_gradient(self, x: np.ndarray, cotangent: np.ndarray, *, skip: bool = True) -> np.ndarray | None:
+        """Return the cotangent pulled back to the input of the first block; None where a block gives no such gradient.
+
+        Without ``skip``, what came straight through each block is taken off again: the derivative of the branches.
+        """
         inputs = self.inputs(x)
         for world, block, own in zip(self.worlds[::-1], self.blocks[::-1], inputs[-2::-1], strict=True):
             if "gradients" not in block.capabilities:
@@ -91,15 +95,16 @@ class _Stack:
             gradient = block.gradients(own.copy(), cotangent.copy(), world.position_offset).get("input")
             if gradient is None:
                 return None
-            cotangent = gradient.astype(x.dtype)
+            cotangent = (gradient if skip else gradient - cotangent).astype(x.dtype)
         return cotangent
 
 
-def _noise(case: Case, stack: _Stack, compute: Callable[[_Stack, str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _noise(case: Case, stack: Stack, compute: Callable[[Stack, str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return what the float64 reference blocks give, and how far the reference recipe in the dtype is from it."""
     dtype = case.dtype if case.dtype != "float64" else "float32"
     exact, rounded = (
-        compute(_Stack(case.reference, [world.astype(name) for world in stack.worlds]), name) for name in ("float64", dtype)
+        compute(Stack(case.reference, [world.astype(name) for world in stack.worlds]), name)
+        for name in ("float64", dtype)
     )
     if not (np.isfinite(exact).all() and np.isfinite(rounded.astype(np.float64)).all()):
         raise Unavailable(f"the reference recipe in {case.dtype} is not finite on this stack")
@@ -107,7 +112,7 @@ def _noise(case: Case, stack: _Stack, compute: Callable[[_Stack, str], np.ndarra
     return exact, noise * _FLOAT64_BY_FLOAT32 if case.dtype == "float64" else noise
 
 
-def _prefix(case: Case, stack: _Stack) -> Examination:
+def _prefix(case: Case, stack: Stack) -> Examination:
     """Changing the tokens from p on changes no row before p, through all blocks."""
     world = stack.worlds[0]
     p = _cut(case, world, step=1)
@@ -118,7 +123,7 @@ def _prefix(case: Case, stack: _Stack) -> Examination:
     return Examination(informative=bool(differs(after[:, p:], before[:, p:])))
 
 
-def _truncation(case: Case, stack: _Stack) -> Examination:
+def _truncation(case: Case, stack: Stack) -> Examination:
     """The first tokens alone give the rows that they give with the others behind them."""
     world = stack.worlds[0]
     p = _cut(case, world, step=case.subject.multiples.get("T", 1))
@@ -131,13 +136,13 @@ def _truncation(case: Case, stack: _Stack) -> Examination:
 
 def _cut(case: Case, world: World, step: int) -> int:
     """Choose 1 <= p < T by the world's seed, a multiple of ``step``."""
-    choices = [p for p in range(step, world.input.shape[1], step)]
+    choices = range(step, world.input.shape[1], step)
     if not choices:
         raise Unavailable("there are too few tokens to cut")
     return choices[world.recipe.seed % len(choices)]
 
 
-def _zero_branches(case: Case, stack: _Stack) -> Examination:
+def _zero_branches(case: Case, stack: Stack) -> Examination:
     """Blocks whose branches return zero are the identity, and so is the gradient through them."""
     if stack.worlds[0].config.placement != "pre":
         raise Unavailable("with the norm after the addition, a block without branches is no identity")
@@ -147,7 +152,7 @@ def _zero_branches(case: Case, stack: _Stack) -> Examination:
         )
         for world in stack.worlds
     ]
-    identity, world = _Stack(stack.subject, worlds), worlds[0]
+    identity, world = Stack(stack.subject, worlds), worlds[0]
     require(identical(identity.forward(world.input), world.input, "the output of blocks without branches"))
     gradient = identity.input_gradient(world.input, world.cotangent)
     if gradient is not None:
@@ -155,7 +160,7 @@ def _zero_branches(case: Case, stack: _Stack) -> Examination:
     return Examination()
 
 
-def _parameter_count(case: Case, stack: _Stack) -> Examination:
+def _parameter_count(case: Case, stack: Stack) -> Examination:
     """A stack has depth times the parameters of a block, and no two blocks share one."""
     listed = {
         f"block {number}: {name}": array
@@ -165,7 +170,9 @@ def _parameter_count(case: Case, stack: _Stack) -> Examination:
     want = len(stack.blocks) * parameter_count(stack.worlds[0].config)
     got = sum(array.size for array in listed.values())
     if got != want:
-        raise refuted("the parameter count of the stack", f"got {got} numbers where {want} were expected", got=got, want=want)
+        raise refuted(
+            "the parameter count of the stack", f"got {got} numbers where {want} were expected", got=got, want=want
+        )
     require(judge(_DISTINCT, {("parameters",): listed}, case.tolerance))
     return Examination()
 
@@ -197,7 +204,7 @@ class _Model:
         return logits
 
     def shifted_loss(self, stream: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Return the cross-entropy of each next token, [B, T - 1]: logits without the last row, ids without the first."""
+        """Return the cross-entropy of each next token, [B, T - 1]: no logits of the last row, no first id."""
         logits = self.logits(stream)[:, :-1]
         logits = logits - logits.max(axis=-1, keepdims=True)
         log_probability = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
@@ -215,7 +222,7 @@ class _Model:
         return terms
 
 
-def _loss(case: Case, stack: _Stack) -> Examination:
+def _loss(case: Case, stack: Stack) -> Examination:
     """The shifted next-token loss of a small model around the blocks equals its definition, and is shifted rightly."""
     world = stack.worlds[0]
     batch, tokens, width = world.input.shape
@@ -243,7 +250,7 @@ def _loss(case: Case, stack: _Stack) -> Examination:
 
 
 #: Law -> its check.
-LAWS: Mapping[str, Callable[[Case, _Stack], Examination]] = {
+LAWS: Mapping[str, Callable[[Case, Stack], Examination]] = {
     "prefix": _prefix,
     "truncation": _truncation,
     "zero-branches": _zero_branches,
