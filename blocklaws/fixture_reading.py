@@ -305,7 +305,7 @@ def _check(name: str, value: Any, place: Place, vocabulary: Vocabulary, what: st
     if "chain" in fields:
         inner = Fields(as_mapping(mapping["chain"], fields.place("chain"), what), ("skip", "value"), f"{what}: chain")
         chain = Chain(inner.flag("skip", True), float(inner.number("value")))
-    claims = ()
+    claims: tuple[Expression, ...] = ()
     if "claims" in fields:
         lines = as_sequence(mapping["claims"], fields.place("claims"), f"{what}: claims")
         claims = tuple(_parsed(text, at, vocabulary, what) for text, at in zip(lines, lines.items_at, strict=True))

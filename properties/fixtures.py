@@ -116,7 +116,7 @@ def _scope(case: Case, fixture: Fixture, check: FixtureCheck, passes: dict[str, 
         passes.update(variants)
         return Scope(passes[""], variants, fixture.constants)
     stack = _stack(case, fixture, check)
-    values = {("input",): world.input, ("output",): stack.forward(world.input)}
+    values: dict[tuple[str, ...], np.ndarray] = {("input",): world.input, ("output",): stack.forward(world.input)}
     if changed is not None:
         values |= {("changed", "input"): changed.input, ("changed", "output"): stack.forward(changed.input)}
     return {**values, **{(name,): value for name, value in fixture.constants.items()}}

@@ -229,7 +229,12 @@ def _loss(case: Case, stack: Stack) -> Examination:
     if tokens < 2:
         raise Unavailable("one token has no next token")
     random = np.random.Generator(np.random.PCG64((world.recipe.seed, _TOKENS)))
-    model = _Model(random.normal(size=(_VOCABULARY, width)), random.uniform(0.5, 1.5, width), world.config.norm, 1e-5)
+    model = _Model(
+        embedding=random.normal(size=(_VOCABULARY, width)),
+        gain=np.asarray(random.uniform(0.5, 1.5, width)),
+        norm=world.config.norm,
+        eps=world.config.norm_eps,
+    )
     ids = random.integers(0, _VOCABULARY, (batch, tokens))
     terms = model.shifted_loss(stack.forward(model.embed(ids, case.dtype)), ids)
 
