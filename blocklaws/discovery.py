@@ -109,7 +109,10 @@ def _import_module(module: str, name: str) -> Any:
 def _import_file(path: Path, name: str) -> Any:
     if not path.is_file():
         raise BackendError(f"backend {name!r}: there is no file {path}")
-    module_name = f"_blocklaws_backend_{path.stem}_{abs(hash(str(path.resolve()))):x}"
+    stat = path.stat()
+    # A file that was edited since is another module: `verify` may be called again in one session.
+    version = abs(hash((str(path.resolve()), stat.st_mtime_ns, stat.st_size)))
+    module_name = f"_blocklaws_backend_{path.stem}_{version:x}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)

@@ -80,9 +80,11 @@ class KnownFailures:
             SpecError: with the place of what is wrong.
         """
         data = load(path)
-        items = as_sequence(data if data is not None else [], Place(str(path), 1, 1), "a known-failures file")
+        if data is None:  # an empty file: the last entry was removed
+            return KnownFailures()
+        items = as_sequence(data, Place(str(path), 1, 1), "a known-failures file")
         entries = []
-        for item, place in zip(items, getattr(items, "items_at", []), strict=True):
+        for item, place in zip(items, items.items_at, strict=True):
             fields = Fields(as_mapping(item, place, "a known failure"), _KEYS, "known failure")
             version = fields.text("version", "")
             if version and not _VERSION.match(version):

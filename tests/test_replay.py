@@ -159,6 +159,6 @@ def test_examine_takes_objects_and_parts(folder: Path) -> None:
     result = examine(Late(), invariant="prefix-invariance", block="llama", dtype="float32", example=example)
     assert result.verdict == "violated"
     assert "backend = ...  # the object that was verified" in failure_text(result)
-    assert "replay" not in failure_text(result), "no command can find an object again"
+    assert "blocklaws replay" not in failure_text(result), "no command can find an object again"
     with pytest.raises(blocklaws.BlocklawsError, match=r"there is no case of 'prefix-invariance' with the part 'trace'"):
         examine(Late(), invariant="prefix-invariance", block="llama", dtype="float32", part="trace", example=example)
