@@ -125,6 +125,7 @@ def _profile(default: str) -> Callable[[Any], Any]:
     "--known-failures", metavar="FILE", help="A YAML file of failures that are expected, each with its reason."
 )
 @_options(_workers, _json)
+@click.option("--isolate", is_flag=True, help="Run each backend in a process of its own: slower, and it cannot cheat.")
 @click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--quiet", "-q", is_flag=True, help="Print failures and totals only.")
 @click.option("--verbose", "-v", is_flag=True, help="Print one line a case.")
@@ -172,8 +173,8 @@ def explain(name: str, spec: str | None) -> None:
 def replay(source: str, case_id: str | None, test_file: Path | None) -> int:
     """Examine a failure again: the same example, without a search.
 
-    FILE-OR-ID is the id that `verify` printed, a file of .blocklaws/failures, or a report written with --json. Exit
-    status 1 when it still fails, 0 when it holds now.
+    FILE-OR-ID is the id that `verify` printed, a file of .blocklaws/failures, or a report written with --json. The
+    backend that it names is imported. Exit status 1 when it still fails, 0 when it holds now.
     """
     from blocklaws.cli_verify import replay_and_show
 

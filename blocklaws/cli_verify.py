@@ -7,6 +7,7 @@ what a backend prints does not mix with the report. Must not: judge.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shlex
 import sys
@@ -63,12 +64,13 @@ def verify_and_show(
     with quiet_stdout():
         run = prepare(backends, **request)
     terminal.header(run)
-    report, interrupted = _run(run, workers, terminal)
+    report, done = _run(run, workers, terminal)
+    interrupted = done < len(run.cases)
     status = INTERRUPTED if interrupted else report.exit_status
 
     problem = store_failures(report)
     replays = {case.id: verify_command(case) for case in report.failures} if problem else {}
-    terminal.report(report, replays, status)
+    terminal.report(report, replays, status, len(run.cases) - done)
     if problem:
         print(f"blocklaws: {problem}", file=sys.stderr)
     if interrupted:
@@ -85,22 +87,18 @@ def verify_and_show(
     return status
 
 
-def _run(run: Run, workers: int, terminal: Terminal) -> tuple[Report, bool]:
+def _run(run: Run, workers: int, terminal: Terminal) -> tuple[Report, int]:
+    """Return the report of the cases that are done, and how many these are."""
     results = {}
-    interrupted = False
-    with terminal.progress(len(run.cases)) as advance:
-        try:
-            with quiet_stdout():
-                for number, found in run.results(workers):
-                    results[number] = found
-                    advance(found)
-        except KeyboardInterrupt:
-            interrupted = True
+    with terminal.progress(len(run.cases)) as advance, contextlib.suppress(KeyboardInterrupt), quiet_stdout():
+        for number, found in run.results(workers):
+            results[number] = found
+            advance(found)
     report = run.report(results)
-    if interrupted:
+    if len(results) < len(run.cases):
         # Entries of a known-failures file that matched nothing may yet have matched.
-        report = Report(**{**vars(report), "stale": ()})
-    return report, interrupted
+        report = dataclasses.replace(report, stale=())
+    return report, len(results)
 
 
 def replay_and_show(source: str, case_id: str | None, test_file: Path | None) -> int:

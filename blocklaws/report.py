@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blocklaws.checking import Case, Outcome, Verdict
+from blocklaws.failure_text import failure_text
 from blocklaws.localising import axis_names, axis_pattern, first_divergence
 
 __all__ = ["VERDICTS", "CaseResult", "Report", "result_of"]
@@ -183,6 +184,11 @@ class Report:
         if self.failures or self.stale:
             return 1
         return 0 if any(case.verdict != "unchecked" for case in self.cases) else 2
+
+    def __str__(self) -> str:
+        """Every failure in full, then the counts: what `print(report)` shows."""
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.summary.items())
+        return "\n\n".join([*map(failure_text, self.failures), *self.stale, f"{len(self.cases)} cases: {counts}"])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""

@@ -133,7 +133,7 @@ class Terminal:
             reason = result.reason if result.verdict != "holds" else ""
             self.line(text + Text(f"  {reason}{known}" if reason or known else ""))
 
-    def report(self, report: Report, replays: Mapping[str, str], status: int) -> None:
+    def report(self, report: Report, replays: Mapping[str, str], status: int, not_run: int = 0) -> None:
         """Show everything that a run found; ``replays`` gives the command of each failure by its id."""
         self.failures(report.failures, replays)
         if not self.quiet:
@@ -143,7 +143,7 @@ class Terminal:
         for sentence in report.stale:
             file, rest = sentence.split(":", 1)
             self.line(f"stale known failure: {shown_place(file)}:{rest}", "bold red")
-        self._totals(report, status)
+        self._totals(report, status, not_run)
 
     def failures(self, failures: Sequence[CaseResult], replays: Mapping[str, str]) -> None:
         """Show failures, those of one cause together: the first complete, the others in a line each."""
@@ -217,7 +217,7 @@ class Terminal:
             for reason, count in reasons.items():
                 self.line(f"  {count:>5}  {reason}")
 
-    def _totals(self, report: Report, status: int) -> None:
+    def _totals(self, report: Report, status: int, not_run: int) -> None:
         summary = report.summary
         counts = ", ".join(f"{summary[verdict]} {shown}" for verdict, shown in _SHOWN.items())
         known = sum(bool(case.known) for case in report.cases)
@@ -227,6 +227,8 @@ class Terminal:
         seconds = time.perf_counter() - self._begin
         self.line(f"{_count(len(report.cases), 'case')}: {counts}{expected}, in {seconds:.1f} s")
         why = "a known failure is stale" if status == 1 and not report.failures else STATUS[status]
+        if not_run:
+            why += f"; {_count(not_run, 'more case')} would have been looked at"
         self.line(f"exit status {status}: {why}", "green" if status == 0 else "bold red")
 
 

@@ -1,7 +1,7 @@
 """What the tests of the command line, the terminal, replay and pytest share: adapters, a small spec, and a way to call.
 
-Must hold: adapters and specs live in a folder of the test's own, and the spec brings its own menu and invariants, so that a
-change of the built-in spec changes no expected text here.
+Must hold: adapters and specs live in a folder of the test's own, and the spec brings its own menu and invariants, so
+that a change of the built-in spec changes no expected text here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ invariants:
 """
 
 #: What is appended to the adapter to make one that is wrong in its own way; {change} is the body of its forward.
-WRONG = '''
+WRONG = """
 
 class Wrong(Backend):
     name = "wrong"
@@ -56,7 +56,7 @@ class WrongBlock(Block):
 
     def right(self, x, position_offset):
         return Block.trace(self, x, position_offset)["output"]
-'''
+"""
 
 
 def invoke(*arguments: str | Path, columns: int = 100, **environment: str) -> Result:

@@ -1,7 +1,7 @@
 """What a user may get wrong, one message each: it says what, where, and what to do.
 
-Must hold: what cannot be used is one line on standard error and exit status 2, without a traceback; a backend that misbehaves
-is a verdict, and every other case still runs.
+Must hold: what cannot be used is one line on standard error and exit status 2, without a traceback; a backend that
+misbehaves is a verdict, and every other case still runs.
 """
 
 from __future__ import annotations
@@ -62,10 +62,16 @@ def refused(*arguments: str) -> str:
         (("verify", "numpy", "--spec", "none.yaml"), "none.yaml: there is no such file"),
         (("verify", "numpy", "--block", "gpt", "--invariant", "rms-norm-definition"), "no invariant speaks of the"),
         (("explain", "lama"), "there is no invariant, fault, block or property 'lama' (did you mean 'llama'?); "),
-        (("list", "block"), "Invalid value for '{blocks|invariants|faults|backends|properties}': 'block' is not one of"),
+        (
+            ("list", "block"),
+            "Invalid value for '{blocks|invariants|faults|backends|properties}': 'block' is not one of",
+        ),
         (("trace", "numpy", "--block", "lama"), "unknown block 'lama' (did you mean 'llama'?); "),
         (("trace", "numpy", "--block", "llama", "--dtype", "float16"), "backend 'numpy' does not offer float16; "),
-        (("replay", "0123456789"), "there is no failure '0123456789' in .blocklaws/failures; replay in the folder where"),
+        (
+            ("replay", "0123456789"),
+            "there is no failure '0123456789' in .blocklaws/failures; replay in the folder where",
+        ),
         (("replay", "none.json"), "none.json: there is no such file"),
         (("new-backend", "mine"), "mine is no Python file; give a name that ends in .py, such as my_backend.py"),
         (("new-backend", "my-block.py"), "my-block.py cannot be imported: 'my-block' is no Python name; use letters, "),
@@ -127,7 +133,7 @@ def test_a_call_that_cannot_be_used(arguments: tuple[str, ...], message: str) ->
         ),
         (
             "odd.py:built",
-            "backend 'odd.py:built' is a Built (this has forward: it is a built block, wrap it in an object with build): ",
+            "backend 'odd.py:built' is a Built (this has forward: it is a built block, wrap it in an object with build",
         ),
     ],
 )
@@ -181,8 +187,8 @@ def test_two_backends_of_one_name(folder: Path) -> None:
     )
     (folder / "one.py").write_text((folder / "two.py").read_text(encoding="utf-8"), encoding="utf-8")
     assert refused("verify", "one.py:Backend", "two.py:Backend") == (
-        "two backends are named 'same' (one.py:Backend and two.py:Backend); give each a name of its own, so that a report "
-        "can tell them apart"
+        "two backends are named 'same' (one.py:Backend and two.py:Backend); give each a name of its own, so that a "
+        "report can tell them apart"
     )
 
 
@@ -192,8 +198,16 @@ def test_two_backends_of_one_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("where: T", "were: T", "spec.yaml:8:5: invariant 'no-look-ahead' has an unknown key 'were' (did you mean 'where'?)"),
-        ("says: The gr", "id: twice\n    says: The gr", "spec.yaml:14:5: duplicate key 'id'; it stands already on line 13"),
+        (
+            "where: T",
+            "were: T",
+            "spec.yaml:8:5: invariant 'no-look-ahead' has an unknown key 'were' (did you mean 'where'?)",
+        ),
+        (
+            "says: The gr",
+            "id: twice\n    says: The gr",
+            "spec.yaml:14:5: duplicate key 'id'; it stands already on line 13",
+        ),
         (
             "[mask-off-by-one]\n  - id: gr",
             "[mask-of-by-one]\n  - id: gr",
@@ -205,9 +219,17 @@ def test_two_backends_of_one_name(folder: Path) -> None:
             "spec.yaml:13:5: invariant 'gradient-is-finite' has no 'then' (and no 'property'), so it says nothing",
         ),
         ("then: output.shape", "then: outptu.shape", "spec.yaml:19:11: invariant 'same-shape': then: "),
-        ("id: same-shape", "id: gradient-is-finite", "spec.yaml:17:9: duplicate id 'gradient-is-finite'; it stands already on"),
+        (
+            "id: same-shape",
+            "id: gradient-is-finite",
+            "spec.yaml:17:9: duplicate id 'gradient-is-finite'; it stands already on",
+        ),
         ("  - id: same-shape", "\t- id: same-shape", "spec.yaml:17:1: not valid YAML: "),
-        ("invariants:", "invarants:", "spec.yaml:5:1: the spec has an unknown key 'invarants' (did you mean 'invariants'?)"),
+        (
+            "invariants:",
+            "invarants:",
+            "spec.yaml:5:1: the spec has an unknown key 'invarants' (did you mean 'invariants'?)",
+        ),
     ],
 )
 def test_a_spec_that_cannot_be_meant(folder: Path, old: str, new: str, message: str) -> None:
@@ -221,31 +243,41 @@ def test_an_unknown_property_is_refused_with_its_place(folder: Path) -> None:
     """Fails when a spec that names a property nobody has is a traceback."""
     write_spec(folder, "- id: mine\n  says: Something.\n  property: expresion\n")
     line = refused("verify", "numpy", "--spec", "spec.yaml")
-    assert line.startswith("spec.yaml:1:3: invariant 'mine': unknown property 'expresion' (did you mean 'expression'?); ")
+    assert line.startswith(
+        "spec.yaml:1:3: invariant 'mine': unknown property 'expresion' (did you mean 'expression'?); "
+    )
 
 
 # --- a backend that misbehaves: a verdict -----------------------------------------------------------------------------
 
 
 def verdicts(folder: Path, backend: str, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Verify with a right backend beside it; return the status, invariant -> case of the wrong one, what was printed."""
+    """Verify with a right backend beside it; return the status, the wrong one's cases, what was printed."""
     write_spec(folder)
     right = write_right(folder)
     done = invoke(
-        "verify", backend, right, "--spec", "spec.yaml", "--block", "llama", "--dtype", "float32", "--json", "report.json",
-        *arguments,
+        "verify", backend, right, "--spec", "spec.yaml", "--block", "llama", "--dtype", "float32",
+        "--json", "report.json", *arguments,
     )  # fmt: skip
     assert done.exception is None or isinstance(done.exception, SystemExit), done.output
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     others = [case for case in report["cases"] if case["backend"] == "right"]
     assert [case["verdict"] for case in others] == ["holds", "unchecked", "holds"], "the other backend still runs"
-    return done.exit_code, {case["invariant"]: case for case in report["cases"] if case["backend"] == "wrong"}, done.output
+    return (
+        done.exit_code,
+        {case["invariant"]: case for case in report["cases"] if case["backend"] == "wrong"},
+        done.output,
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "verdict", "reason"),
     [
-        ("raise RuntimeError('kernel launch failed')", "error", "forward raised RuntimeError: kernel launch failed (wrong.py:"),
+        (
+            "raise RuntimeError('kernel launch failed')",
+            "error",
+            "forward raised RuntimeError: kernel launch failed (wrong.py:",
+        ),
         ("return None", "error", "forward returned nothing (None) where an array was expected"),
         ("return 'text'", "error", "forward returned a str of dtype <U4, not an array of numbers"),
         ("return object()", "error", "forward returned a object of dtype object, not an array of numbers"),
@@ -270,7 +302,11 @@ def test_a_forward_that_misbehaves(folder: Path, change: str, verdict: str, reas
     ("change", "invariant", "reason"),
     [
         ("return (self.right(x, position_offset) * float('nan'))", "no-look-ahead", "elements wrong"),
-        ("y = self.right(x, position_offset); y[:] += x.sum(axis=1, keepdims=True); return y", "no-look-ahead", "elements wrong"),
+        (
+            "y = self.right(x, position_offset); y[:] += x.sum(axis=1, keepdims=True); return y",
+            "no-look-ahead",
+            "elements wrong",
+        ),
     ],
 )
 def test_wrong_numbers_are_violations(folder: Path, change: str, invariant: str, reason: str) -> None:
@@ -287,7 +323,10 @@ def test_wrong_numbers_are_violations(folder: Path, change: str, invariant: str,
         ("return self.right(x, position_offset).astype('float16')", "shape-preservation"),
         ("return self.right(x, position_offset).tolist()", "shape-preservation"),
         ("y = self.right(x, position_offset); x += 1; return y", "arguments-unchanged"),
-        ("return self.right(x, position_offset) + np.random.default_rng().normal(size=x.shape).astype(x.dtype)", "repeatable"),
+        (
+            "return self.right(x, position_offset) + np.random.default_rng().normal(size=x.shape).astype(x.dtype)",
+            "repeatable",
+        ),
     ],
 )
 def test_bad_manners_are_violations(folder: Path, change: str, invariant: str) -> None:
@@ -309,7 +348,9 @@ def test_a_build_that_raises(folder: Path) -> None:
     status, cases, output = verdicts(folder, "wrong.py:Wrong")
     assert status == 1
     assert {case["verdict"] for case in cases.values()} == {"error"}
-    assert {case["reason"] for case in cases.values()} == {f"build raised OSError: no compiler (wrong.py:{line_of(folder)})"}
+    assert {case["reason"] for case in cases.values()} == {
+        f"build raised OSError: no compiler (wrong.py:{line_of(folder)})"
+    }
     assert output.count("OSError: no compiler") == 1, "one mistake is shown once"
     assert "also     2 other cases in the same way:" in output
 
@@ -377,8 +418,20 @@ def test_a_damaged_or_foreign_json_is_refused(folder: Path, text: str, message: 
 def test_a_changed_counterexample_is_refused(folder: Path, key: str, value: object, message: str) -> None:
     """Fails when values that no search draws reach a block."""
     sizes = {"B": 1, "T": 2, "n_heads": 1, "n_kv_heads": 1, "d_head": 4, "d_ff": 3, "d_model": 4}
-    example: dict[str, object] = {"sizes": sizes, "pattern": "normal", "seed": 0, "position_offset": 0, "picks": {"p": 1}}
-    case = {"invariant": "prefix-invariance", "block": "llama", "backend": "numpy", "label": "numpy", "dtype": "float32"}
+    example: dict[str, object] = {
+        "sizes": sizes,
+        "pattern": "normal",
+        "seed": 0,
+        "position_offset": 0,
+        "picks": {"p": 1},
+    }
+    case = {
+        "invariant": "prefix-invariance",
+        "block": "llama",
+        "backend": "numpy",
+        "label": "numpy",
+        "dtype": "float32",
+    }
     data = {"blocklaws": "0.1.0", "failure": {**case, "counterexample": {**example, key: value}}}
     (folder / "bad.json").write_text(json.dumps(data), encoding="utf-8")
     assert refused("replay", "bad.json").startswith(message)

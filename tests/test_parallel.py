@@ -1,7 +1,7 @@
 """Several processes give what one gives.
 
-Must hold: verdicts, counterexamples and order are the same; a process that dies costs its own case only; what cannot be sent to
-another process is refused before anything runs.
+Must hold: verdicts, counterexamples and order are the same; a process that dies costs its own case only; what cannot
+be sent to another process is refused before anything runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def test_several_processes_give_what_one_gives(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_process_that_dies_costs_its_own_case(folder: Path) -> None:
     """Fails when a crash in native code ends the run, or the cases after it are lost."""
-    wrong = write_wrong(folder, "import os; os._exit(7) if len(x) == 2 else None; return self.right(x, position_offset)")
+    wrong = write_wrong(
+        folder, "import os; os._exit(7) if len(x) == 2 else None; return self.right(x, position_offset)"
+    )
     status, found, output = cases(folder, wrong, "--block", "llama", "--workers", "2")
     assert status == 1
     assert [case["verdict"] for case in found] == ["error", "unchecked", "error"]
@@ -64,9 +66,7 @@ def test_workers_have_one_thread_each_and_leave_the_environment(folder: Path, mo
     for name in ("OMP_NUM_THREADS", "XLA_FLAGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "2")
-    change = (
-        "import os; raise ValueError([os.environ.get(name) for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS')])"
-    )
+    change = "import os; raise ValueError([os.environ.get(name) for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS')])"
     before = dict(os.environ)
     _, found, _ = cases(folder, write_wrong(folder, change), "--block", "llama", "--workers", "2")
     assert found[0]["reason"].startswith("forward raised ValueError: ['1', '2'] ")

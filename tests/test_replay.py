@@ -1,7 +1,7 @@
 """Replay: a stored failure is the same failure, in the same words, until the block is mended.
 
-Must hold: a replay examines the stored example and draws none; a report and a failure file serve alike; the test that is
-written stands alone.
+Must hold: a replay examines the stored example and draws none; a report and a failure file serve alike; the test that
+is written stands alone.
 """
 
 from __future__ import annotations
@@ -160,5 +160,7 @@ def test_examine_takes_objects_and_parts(folder: Path) -> None:
     assert result.verdict == "violated"
     assert "backend = ...  # the object that was verified" in failure_text(result)
     assert "blocklaws replay" not in failure_text(result), "no command can find an object again"
-    with pytest.raises(blocklaws.BlocklawsError, match=r"there is no case of 'prefix-invariance' with the part 'trace'"):
+    with pytest.raises(
+        blocklaws.BlocklawsError, match=r"there is no case of 'prefix-invariance' with the part 'trace'"
+    ):
         examine(Late(), invariant="prefix-invariance", block="llama", dtype="float32", part="trace", example=example)

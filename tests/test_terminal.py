@@ -1,7 +1,7 @@
 """What a run looks like, word for word: one snapshot a kind of report.
 
-Must hold: a failure is complete (place and sentence, claim, worst element, pattern, stage, world, replay, Python), what is
-unchecked is counted with its reasons, and nothing breaks without colours, in a narrow window or in ASCII.
+Must hold: a failure is complete (place and sentence, claim, worst element, pattern, stage, world, replay, Python),
+what is unchecked is counted with its reasons, and nothing breaks without colours, in a narrow window or in ASCII.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from faces_support import invoke, scrubbed, write_broken, write_right, write_spec, write_wrong
+
+import blocklaws
 
 ESCAPE = "\x1b"
 
@@ -195,6 +197,16 @@ def test_a_failing_case_without_an_example_has_a_command_that_looks_again(folder
         "  replay   blocklaws verify bad.py:Bad --invariant no-look-ahead --block llama --dtype float64 --seed 3 "
         "--profile default --spec spec.yaml\n" in text
     )
+
+
+def test_a_report_prints_its_failures(folder: Path) -> None:
+    """Fails when somebody who calls `verify` from Python has to take the report apart to read it."""
+    report = blocklaws.verify(write_broken(folder), spec="spec.yaml", blocks=["llama"], dtypes=["float64"])
+    text = str(report)
+    assert text.startswith(
+        "VIOLATED no-look-ahead: backend broken, block llama, float64\n  says     spec.yaml:6: Changing"
+    )
+    assert text.endswith("\n\n3 cases: 1 holds, 1 violated, 1 unchecked, 0 error")
 
 
 def test_unwritable_failures_cost_one_line(folder: Path) -> None:
