@@ -30,8 +30,14 @@ __all__ = ["Run", "make_report", "prepare", "resolve", "run_case", "run_cases", 
 Progress = Callable[[int, int, CaseResult], None]
 
 
-def resolve(backends: Sequence[Any], device: str | None = None) -> list[Subject]:
-    """Return the subjects of backends given by name or as objects, on a device where one is asked for."""
+def resolve(backends: Sequence[Any], device: str | None = None, isolate: bool = False) -> list[Subject]:
+    """Return the subjects of backends given by name or as objects, on a device where one is asked for.
+
+    Raises:
+        BlocklawsError: a backend cannot be found, or is to be isolated and was given as an object.
+    """
+    if isolate:
+        return _isolated(backends, device)
     subjects: list[Subject] = []
     for backend in backends:
         if isinstance(backend, Subject):
@@ -42,6 +48,18 @@ def resolve(backends: Sequence[Any], device: str | None = None) -> list[Subject]
             label = getattr(backend, "name", None) or getattr(backend, "__name__", None) or type(backend).__name__
             subjects.append(Subject(backend, f"<{label}>"))  # no name that another process could find it by
     return [subject.with_device(device) for subject in subjects] if device else subjects
+
+
+def _isolated(backends: Sequence[Any], device: str | None) -> list[Subject]:
+    from blocklaws.isolation import isolated
+
+    for backend in backends:
+        if not isinstance(backend, str):
+            raise BlocklawsError(
+                f"backend {backend!r:.100} was given as an object, which cannot be moved to another process; to isolate "
+                "it, name it: package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
+            )
+    return [subject for backend in backends for subject in isolated(backend, device)]
 
 
 def run_case(case: Case, property: Property, spec_file: str = "") -> list[CaseResult]:
@@ -133,6 +151,7 @@ def prepare(
     seed: int = 0,
     device: str | None = None,
     known_failures: str | Path | None = None,
+    isolate: bool = False,
 ) -> Run:
     """Plan a run; the arguments are those of `verify`.
 
@@ -142,11 +161,11 @@ def prepare(
     request = {
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
         "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
-        "known_failures": known_failures,
+        "known_failures": known_failures, "isolate": isolate,
     }  # fmt: skip
     loaded = spec if isinstance(spec, Specification) else load_spec(spec)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
-    subjects = resolve(backends, device)
+    subjects = resolve(backends, device, isolate)
     if not subjects:
         raise BlocklawsError("no backend was named; give at least one, such as 'numpy'")
     choice = Choice(tuple(blocks), tuple(dtypes), tuple(invariants), profile, seed)
@@ -166,6 +185,7 @@ def verify(
     device: str | None = None,
     known_failures: str | Path | None = None,
     workers: int = 1,
+    isolate: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Verify backends against a spec.
@@ -179,6 +199,7 @@ def verify(
         device: where torch and jax compute.
         known_failures: a YAML file of failures that are expected.
         workers: how many processes; more than one needs backends and a spec that are named, not given as objects.
+        isolate: whether each backend runs in a process of its own, with a bound on its time and memory.
         progress: called after each case with the number of finished cases, the number of cases, and the result.
 
     Raises:
@@ -186,7 +207,7 @@ def verify(
     """
     run = prepare(
         backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
-        device=device, known_failures=known_failures,
+        device=device, known_failures=known_failures, isolate=isolate,
     )  # fmt: skip
     results = {}
     for number, found in run.results(workers):

@@ -39,6 +39,8 @@ class BlockRaised(Exception):
 
 def _raised(call: str, error: BaseException) -> BlockRaised:
     """Describe an exception by its type, its message and the innermost line outside the harness."""
+    if isinstance(error, BlockRaised):
+        return error  # a block in another process, which described it there
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     where = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
     message = " ".join(str(error).split())

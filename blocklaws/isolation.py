@@ -1,0 +1,495 @@
+"""A backend in a process of its own: `isolated` gives subjects that are called as any other, across a process boundary.
+
+Must hold: the worker is not trusted. It holds no reference and no expected value, its inputs are copies, its answers are data
+that is checked, and they are judged here. A worker that crashes, exits, hangs or eats memory costs the call that did it, as a
+`BlockRaised` with the cause; the next call finds a fresh worker. Must not: take this for a sandbox, which it is not: a worker has
+the rights of its user (docs/power.md says what follows).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from blocklaws.canonical import CAPABILITIES
+from blocklaws.config import BlockConfig
+from blocklaws.errors import BackendError
+from blocklaws.isolation_wire import Message, Packer, WireError, receive, send, unpack
+from blocklaws.subjects import BlockRaised, Subject
+
+__all__ = ["IsolatedBackend", "Limits", "isolated"]
+
+_MIB = 2**20
+# How much of what a worker printed is kept, and how much of that an error shows.
+_OUTPUT, _SHOWN = 4096, 300
+# How often a worker that has not answered is looked at.
+_SLICE = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a worker may take.
+
+    Attributes:
+        call_seconds: for a call like one that it has answered before.
+        first_seconds: for a call with a config, a dtype or a shape that it has not met: frameworks compile then.
+        start_seconds: for finding the backend, frameworks imported.
+        patience: after so many calls without an answer no call gets more than ``impatient_seconds``: a backend that
+            hangs must not hold up a run for the bound of each of its cases.
+        memory_mib: resident memory of the worker. It is polled, because frameworks and drivers reserve far more address
+            space than they touch, which is what resource limits count; so a worker may overshoot for a moment.
+    """
+
+    call_seconds: float = 30.0
+    first_seconds: float = 120.0
+    start_seconds: float = 180.0
+    patience: int = 3
+    impatient_seconds: float = 2.0
+    memory_mib: int = 8192
+
+
+class _Ended(Exception):
+    """The worker is gone; says how."""
+
+    def __init__(self, how: str, where: str = "") -> None:
+        super().__init__(how)
+        self.where = where
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a worker and what it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
+
+
+class _Process:
+    """One worker process, and the conversation with it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._output = b""
+        ours, theirs = socket.socketpair()
+        reading, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                # -P: a file of the working directory must not pass for a module of the standard library.
+                [sys.executable, "-P", "-m", "blocklaws.isolation_worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(writing)
+        self._connection, self._printed = ours, reading
+        os.set_blocking(reading, False)
+        self._poll = select.poll()
+        self._poll.register(ours, select.POLLIN)
+        self._poll.register(reading, select.POLLIN)
+        self._finalizer = weakref.finalize(self, _kill, self._process)
+        self.seen: set[Any] = set()
+
+    def ask(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], seconds: float) -> Message:
+        """Send a call and return the answer.
+
+        Raises:
+            _Ended: there was none; the process is gone by now.
+        """
+        deadline = time.monotonic() + seconds
+        try:
+            self._connection.settimeout(seconds)
+            send(self._connection, header, buffers)
+            self._connection.settimeout(None)
+            return receive(lambda view: self._read_into(view, deadline))
+        except (TimeoutError, OSError, WireError) as error:
+            raise self._ended(error, seconds) from None
+        except BaseException:
+            # An interrupt leaves half a conversation behind, which nothing could follow.
+            self.close()
+            raise
+
+    def _read_into(self, view: memoryview, deadline: float) -> None:
+        looked = time.monotonic()
+        while view:
+            for descriptor, _ in self._poll.poll(_SLICE * 1000):
+                if descriptor == self._printed:
+                    self._drain()
+                    continue
+                count = self._connection.recv_into(view)
+                if count == 0:
+                    raise ConnectionResetError
+                view = view[count:]
+            now = time.monotonic()
+            if view and now > deadline:
+                raise TimeoutError
+            if now > looked + _SLICE:
+                looked = now
+                if (held := self._resident_mib()) > self._limits.memory_mib:
+                    raise WireError(f"held {held} MiB of memory, more than {self._limits.memory_mib} MiB, and was ended")
+
+    def _drain(self) -> bool:
+        """Take what the worker printed; say whether there may be more."""
+        try:
+            printed = os.read(self._printed, 65_536)
+        except OSError:  # nothing more, for now
+            return False
+        if not printed:
+            self._poll.unregister(self._printed)
+            return False
+        self._output = (self._output + printed)[-_OUTPUT:]
+        return True
+
+    def _resident_mib(self) -> int:
+        try:
+            with open(f"/proc/{self._process.pid}/statm", "rb") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // _MIB
+        except (OSError, IndexError, ValueError):
+            return 0  # there is no such file on this system: the memory is not bounded
+
+    def _ended(self, error: Exception, seconds: float) -> _Ended:
+        """Describe the end of the process, which this makes sure of."""
+        if isinstance(error, ConnectionError):
+            try:
+                self._process.wait(2)  # it is going; how it went is what is asked
+            except subprocess.TimeoutExpired:
+                error = WireError("closed the connection to the harness")
+        self.close(drain=True)
+        code = self._process.returncode
+        if isinstance(error, TimeoutError):
+            how, where = f"gave no answer within {seconds:g} s, and its process was ended", ""
+        elif isinstance(error, WireError):
+            how, where = str(error), ""
+        elif code < 0:
+            how, where = f"ended the process (signal {-code}, {_signal_name(-code)})", _crash_line(self._output)
+        else:
+            how, where = f"ended the process (exit status {code})", ""
+        printed = " ".join(self._output.decode(errors="replace").split())
+        if printed and not where:
+            how += f"; it printed last: {printed[-_SHOWN:]!r}"
+        return _Ended(how, where)
+
+    def close(self, *, drain: bool = False) -> None:
+        """End the process."""
+        self._finalizer()
+        if self._printed >= 0:
+            while drain and self._drain():
+                pass
+            self._connection.close()
+            os.close(self._printed)
+            self._printed = -1
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def _crash_line(printed: bytes) -> str:
+    """Return the innermost line outside the standard library of the stack that `faulthandler` printed, as file:line."""
+    stack = printed.decode(errors="replace").partition("Current thread ")[2]
+    frames = re.findall(r'File "([^"]+)", line (\d+)', stack)
+    library = os.path.dirname(os.__file__)
+    for file, line in [frame for frame in frames if not frame[0].startswith((library, "<"))] or frames:
+        return f"{file.rsplit('/', 1)[-1]}:{line}"
+    return ""
+
+
+class IsolatedBackend:
+    """The adapter of a backend in a worker process.
+
+    Raises:
+        BackendError: the worker cannot find the backend, or ends while it looks.
+    """
+
+    def __init__(self, label: str, device: str | None, limits: Limits, variant: int = 0) -> None:
+        self._label, self._device, self._limits, self._variant = label, device, limits, variant
+        self._process: _Process | None = None
+        self._timeouts = 0
+        self._refusals: dict[BlockConfig, str | None] = {}
+        self._kept: dict[int, weakref.ref[np.ndarray]] = {}
+        self.released: list[int] = []
+        self.generation = 0
+        #: How many worker processes ended in a call.
+        self.ends = 0
+        try:
+            described = self._start()["backends"]
+            self.descriptions: list[dict[str, Any]] = list(described)
+            mine = self.descriptions[variant]
+            self.name, self.dtypes, self.multiples = mine["name"], tuple(mine["dtypes"]), mine["multiples"]
+            self.deterministic, self.device = bool(mine["deterministic"]), str(mine["device"])
+            self.cannot, self.validates = dict(mine["cannot"]), mine["validates"] is True
+        except _Ended as ended:
+            raise BackendError(f"backend {label!r}: while it was loaded, it {ended}") from None
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise BackendError(f"backend {label!r}: its process described itself wrongly: {error}") from None
+
+    def _start(self) -> dict[str, Any]:
+        self._process = _Process(self._limits)
+        self._kept.clear()
+        self.released.clear()
+        self.generation += 1
+        header = {
+            "call": "start",
+            "label": self._label,
+            "device": self._device,
+            "variant": self._variant,
+            "path": list(sys.path),
+        }
+        try:
+            answer, _ = self._process.ask(header, (), self._limits.start_seconds)
+        except _Ended:
+            self._process = None
+            raise
+        if "backends" not in answer:
+            self._process.close()
+            self._process = None
+            raise BackendError(str(answer.get("refused") or answer.get("raised") or "the worker gave no answer"))
+        return answer
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a worker; the next call starts one where there is none."""
+        return self._process is not None
+
+    def ask(self, call: str, header: Mapping[str, Any], packer: Packer, key: Any) -> Message:
+        """Make a call; apply what it changed to the memory of what was given.
+
+        Raises:
+            BlockRaised: the backend raised, returned what is no array, or ended its process.
+        """
+        try:
+            if self._process is None:
+                self._start()
+            assert self._process is not None
+            process, released, self.released = self._process, self.released, []
+            answer, buffers = process.ask(
+                {"call": call, "released": released, **header}, packer.buffers, self._seconds(key)
+            )
+        except _Ended as ended:
+            self._process = None
+            self.ends += 1
+            self._timeouts += "no answer" in str(ended)
+            raise BlockRaised(call, str(ended), ended.where) from None
+        except BackendError as error:
+            raise BlockRaised(call, f"could not be made: a new process was needed, and {error}") from None
+        process.seen.add(key)
+        try:
+            self._apply(answer, buffers, packer)
+        except (WireError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise self.wrong_answer(call, error) from None
+        if "raised" in answer or "refused" in answer:
+            raise _as_raised(call, answer)
+        return answer, buffers
+
+    def wrong_answer(self, call: str, error: Exception) -> BlockRaised:
+        """Return what to raise for an answer that does not fit; its process cannot be talked to any further."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+            self.ends += 1
+        return BlockRaised(call, f"was answered by its process with what is no answer: {error}")
+
+    def _seconds(self, key: Any) -> float:
+        assert self._process is not None
+        if self._timeouts >= self._limits.patience:
+            return self._limits.impatient_seconds
+        return self._limits.call_seconds if key in self._process.seen else self._limits.first_seconds
+
+    def _apply(self, answer: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer) -> None:
+        for number, described in answer.get("changed", ()):
+            ours, theirs = packer.buffers[number], unpack(described, buffers)
+            if theirs.shape == ours.shape and theirs.dtype == np.uint8:
+                _overwrite(ours, theirs)
+        for number, described in answer.get("kept", ()):
+            reference = self._kept.get(number)
+            kept = reference() if reference is not None else None
+            if kept is not None:
+                theirs = unpack(described, buffers)
+                if theirs.shape == kept.shape and theirs.dtype == kept.dtype:
+                    kept[...] = theirs
+
+    def keep(self, number: Any, array: np.ndarray) -> None:
+        """Note an output, so that a later call that changes it over there changes it here."""
+        if isinstance(number, int):
+            self._kept[number] = weakref.ref(array, lambda _: self._kept.pop(number, None))
+
+    def supports(self, config: BlockConfig) -> str | None:
+        """Return what the backend's own ``supports`` says."""
+        if config not in self._refusals:
+            answer, _ = self.ask("supports", {"config": config.as_dict()}, Packer(), ("supports",))
+            refusal = answer.get("refusal")
+            self._refusals[config] = None if refusal is None else str(refusal)
+        return self._refusals[config]
+
+    def build(self, config: BlockConfig, parameters: dict[str, np.ndarray], dtype: str) -> RemoteBlock:
+        """Build a block over there."""
+        return RemoteBlock(self, config, parameters, dtype)
+
+
+def _overwrite(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Copy bytes into memory of ours, also where a view says that it is read-only: the block wrote there all the same."""
+    import ctypes
+
+    ctypes.memmove(ours.ctypes.data, theirs.tobytes(), ours.nbytes)
+
+
+def _as_raised(call: str, answer: Mapping[str, Any]) -> BlockRaised:
+    raised = answer.get("raised")
+    if isinstance(raised, list) and len(raised) == 2 and all(isinstance(part, str) for part in raised):
+        name, text = raised[0][:100], raised[1][:1000]
+        return BlockRaised(name, text.removeprefix(f"{name} "))
+    return BlockRaised(call, f"was refused: {str(answer.get('refused'))[:1000]}")
+
+
+@dataclasses.dataclass(eq=False)
+class _RemoteCache:
+    """A cache that lives in the worker."""
+
+    backend: IsolatedBackend
+    generation: int
+    number: int
+
+    def __del__(self) -> None:
+        if self.generation == self.backend.generation:
+            self.backend.released.append(self.number)
+
+
+class RemoteBlock:
+    """A block in a worker; it has the methods that the block there has."""
+
+    def __init__(
+        self, backend: IsolatedBackend, config: BlockConfig, parameters: dict[str, np.ndarray], dtype: str
+    ) -> None:
+        self._backend, self._config, self._parameters, self._dtype = backend, config, parameters, dtype
+        self._generation, self._number = -1, -1
+        answer = self._build()
+        capabilities = answer.get("capabilities")
+        if not isinstance(capabilities, list) or not set(map(str, capabilities)) <= set(CAPABILITIES):
+            raise backend.wrong_answer("build", WireError(f"capabilities {capabilities!r:.200}"))
+        methods = {
+            "forward": self._forward if answer.get("offsets") is True else self._forward_at_zero,
+            "trace": self._trace,
+            "gradients": self._gradients,
+            "parameters": self._list_parameters,
+            "forward_cached": self._forward_cached,
+        }
+        for name in capabilities:
+            setattr(self, name, methods[name])
+
+    def __del__(self) -> None:
+        if self._generation == self._backend.generation:
+            self._backend.released.append(self._number)
+
+    def _build(self) -> dict[str, Any]:
+        packer = Packer()
+        header = {
+            "config": self._config.as_dict(),
+            "dtype": self._dtype,
+            "parameters": {name: packer.layout(value) for name, value in self._parameters.items()},
+        }
+        answer, _ = self._backend.ask("build", header, packer, ("build", self._config, self._dtype))
+        if not isinstance(answer.get("block"), int):
+            raise self._backend.wrong_answer("build", WireError("no block"))
+        self._generation, self._number = self._backend.generation, answer["block"]
+        return answer
+
+    def _ask(self, call: str, packer: Packer, **header: Any) -> Message:
+        """Make a call of this block, building it anew in a worker that does not have it."""
+        if self._generation != self._backend.generation or not self._backend.running:
+            self._build()
+        shape = tuple(header["x"]["shape"]) if "x" in header else ()
+        key = (call, self._config, self._dtype, shape)
+        answer, buffers = self._backend.ask(call, {"block": self._number, **header}, packer, key)
+        try:
+            for name, described in answer.get("parameters", {}).items():
+                theirs, ours = unpack(described, buffers), self._parameters[name]
+                if theirs.shape == ours.shape:
+                    ours[...] = theirs
+        except (WireError, KeyError, AttributeError, ValueError) as error:
+            raise self._backend.wrong_answer(call, error) from None
+        return answer, buffers
+
+    def _arrays(self, call: str, packer: Packer, **header: Any) -> dict[str, np.ndarray]:
+        answer, buffers = self._ask(call, packer, **header)
+        try:
+            return {str(name): unpack(described, buffers) for name, described in answer["arrays"].items()}
+        except (WireError, KeyError, AttributeError) as error:
+            raise self._backend.wrong_answer(call, error) from None
+
+    def _forward(self, x: np.ndarray, position_offset: int = 0) -> np.ndarray:
+        packer = Packer()
+        answer, buffers = self._ask("forward", packer, x=packer.layout(x), offset=int(position_offset))
+        try:
+            if "inside" in answer:
+                # The output lies in the memory of the input; so it does here.
+                return unpack(answer["inside"], packer.buffers)
+            output = unpack(answer["output"], buffers)
+            self._backend.keep(answer["kept_as"], output)
+            return output
+        except (WireError, KeyError) as error:
+            raise self._backend.wrong_answer("forward", error) from None
+
+    def _forward_at_zero(self, x: np.ndarray) -> np.ndarray:
+        return self._forward(x)
+
+    def _trace(self, x: np.ndarray, position_offset: int = 0) -> dict[str, np.ndarray]:
+        packer = Packer()
+        return self._arrays("trace", packer, x=packer.layout(x), offset=int(position_offset))
+
+    def _gradients(self, x: np.ndarray, cotangent: np.ndarray, position_offset: int = 0) -> dict[str, np.ndarray]:
+        packer = Packer()
+        given, pulled = packer.layout(x), packer.layout(cotangent)
+        return self._arrays("gradients", packer, x=given, cotangent=pulled, offset=int(position_offset))
+
+    def _list_parameters(self) -> dict[str, np.ndarray]:
+        return self._arrays("parameters", Packer())
+
+    def _forward_cached(self, x: np.ndarray, cache: Any) -> tuple[np.ndarray, _RemoteCache]:
+        if cache is not None and (not isinstance(cache, _RemoteCache) or cache.generation != self._backend.generation):
+            raise BlockRaised("forward_cached", "lost its cache: the process that held it has ended")
+        packer = Packer()
+        number = None if cache is None else cache.number
+        answer, buffers = self._ask("forward_cached", packer, x=packer.layout(x), cache=number)
+        try:
+            output = unpack(answer["output"], buffers)
+            return output, _RemoteCache(self._backend, self._backend.generation, int(answer["cache"]))
+        except (WireError, KeyError, TypeError, ValueError) as error:
+            raise self._backend.wrong_answer("forward_cached", error) from None
+
+
+def isolated(label: str, device: str | None = None, limits: Limits | None = None) -> list[Subject]:
+    """Return what a name stands for, each backend in a process of its own.
+
+    Args:
+        label: a registered name, ``module:attribute``, ``file.py:attribute`` or a mapping file.
+        device: where torch and jax compute.
+        limits: the time and the memory that a worker may take.
+
+    Raises:
+        BackendError: it cannot be found, or this system cannot isolate.
+    """
+    if not hasattr(os, "killpg"):
+        raise BackendError(f"backend {label!r}: isolation needs a POSIX system; leave --isolate out")
+    limits = limits or Limits()
+    first = IsolatedBackend(label, device, limits)
+    others = (IsolatedBackend(label, device, limits, variant) for variant in range(1, len(first.descriptions)))
+    return [Subject(backend, label) for backend in (first, *others)]
