@@ -26,6 +26,10 @@ class _Refuted(Exception):
     """Raised inside Hypothesis for an example that fails, so that it is shrunk."""
 
 
+class _ProcessEnded(BaseException):
+    """Raised for an example that ended the backend's process: to shrink it would end, or wait for, hundreds of them."""
+
+
 def search(case: Case, property: Property) -> Outcome:
     """Look at up to ``case.budget`` examples and return the outcome."""
     sizes = admissible_sizes(case)
@@ -59,7 +63,7 @@ def search(case: Case, property: Property) -> Outcome:
 
             try:
                 examined()
-            except _Refuted:
+            except (_Refuted, _ProcessEnded):
                 pass
             except Flaky:
                 # An example that failed holds when it is looked at again: the block is to blame, and the failure stays.
@@ -85,12 +89,17 @@ class _Record:
 
     def look(self, example: Example) -> None:
         """Examine one example; raise when it fails."""
+        ends = self._ends()
         examination = self._property.examine(self._case, example)
         if self._failure is None:
             self._count(examination)
         if examination.failed:
             self._failure = (example, examination)
-            raise _Refuted
+            raise _ProcessEnded if self._ends() != ends else _Refuted
+
+    def _ends(self) -> int:
+        """Return how many processes of an isolated backend have ended in a call so far."""
+        return int(getattr(self._case.subject.backend, "ends", 0))
 
     def _count(self, examination: Examination) -> None:
         self._examples += 1
