@@ -1,13 +1,15 @@
 """What the names of an expression stand for in one example: the passes of a block over a world and its variants.
 
 Must hold: nothing is computed that no expression asked for, and each call of the block is made once an example; the float64
-reference and the reference recipe of the world's dtype are computed beside it, on copies of their own. Must not: judge.
+reference and the reference recipe of the world's dtype are computed beside it, on copies of their own, and after the block's
+calls (`Scope.call_first`): an expected value that does not exist yet cannot be found. Must not: judge.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,12 +58,19 @@ class Pass:
 
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:
         if name not in self._values:
-            self._values[name] = compute()
-        return self._values[name]
+            try:
+                self._values[name] = compute()
+            except BlockRaised as error:
+                self._values[name] = error
+        found = self._values[name]
+        if isinstance(found, BlockRaised):
+            raise found
+        return found
 
     def computed(self, name: str) -> Any:
-        """What has been computed under a name ("output", "trace", ...), or None when nothing asked for it."""
-        return self._values.get(name)
+        """What has been computed under a name ("output", "trace", ...), or None when nothing asked for it or it raised."""
+        found = self._values.get(name)
+        return None if isinstance(found, BlockRaised) else found
 
     def output(self) -> np.ndarray:
         """The output of `forward`, copied when it was returned."""
@@ -258,6 +267,17 @@ class Scope:
     base: Pass
     variants: Mapping[str, Pass]
     picks: Mapping[str, Any]
+
+    def call_first(self, paths: Iterable[tuple[str, ...]]) -> None:
+        """Make the calls of the block that some paths need, and none of the reference.
+
+        What raises here, or cannot be shown, does so again where it is asked for.
+        """
+        for path in paths:
+            head = path[1] if path[0] in self.variants and len(path) > 1 else path[0]
+            if head not in ("reference", "recipe"):
+                with contextlib.suppress(BlockRaised, Unavailable, KeyError):
+                    self(path)
 
     def __call__(self, path: tuple[str, ...]) -> Any:
         """Return the value of a path."""

@@ -40,21 +40,25 @@ class ExpressionProperty:
         invariant, picks = case.invariant, example.picks
         try:
             world = assign(case.world(example.recipe), invariant.set, picks, case.subject, case.tolerance)
-            if not admissible(case, world):
-                return Examination(void=f"the reference recipe in {case.dtype} is not finite on this world")
             base = Pass(case.subject, world, case.reference)
             passes = {"": base}
             for number, (name, assignments) in enumerate(invariant.variants.items(), start=1):
                 varied = assign(world, assignments, picks, case.subject, case.tolerance, salt=number)
                 passes[name] = Pass(case.subject, varied, case.reference, base if _same_block(world, varied) else None)
-            return self._judge(case, passes, picks)
+            scope = Scope(base, {name: each for name, each in passes.items() if name}, picks)
+            # The block first: before its last call there is nothing that it could find, or leave for the reference to read.
+            expressions = [clause.expression for clause in case.clauses]
+            expressions += [each for each in (invariant.informative, invariant.assume) if each is not None]
+            scope.call_first(path for each in expressions for path in each.columns)
+            if not admissible(case, world):
+                return Examination(void=f"the reference recipe in {case.dtype} is not finite on this world")
+            return self._judge(case, passes, scope)
         except BlockRaised as error:
             return Examination(raised=str(error))
         except Unavailable as reason:
             return Examination(void=str(reason))
 
-    def _judge(self, case: Case, passes: dict[str, Pass], picks: Mapping[str, Any]) -> Examination:
-        scope = Scope(passes[""], {name: each for name, each in passes.items() if name}, picks)
+    def _judge(self, case: Case, passes: dict[str, Pass], scope: Scope) -> Examination:
         if case.invariant.assume is not None and not judge(case.invariant.assume, scope, case.tolerance).holds:
             return Examination(void=f"the world does not satisfy {case.invariant.assume.text!r}")
         max_error: float | None = None
