@@ -95,7 +95,7 @@ def _need(path: tuple[str, ...]) -> str:
     head = path[1] if path[0] == "changed" else path[0]
     if head in ("gradient", "parameters"):
         return {"gradient": "gradients"}.get(head, head)
-    return "trace" if head in Vocabulary().stages and head not in ("input", "output") else ""
+    return "trace" if head == "traced" or (head in Vocabulary().stages and head not in ("input", "output")) else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,245 @@
+"""The properties about calls: history, memory layouts and refusals; each with blocks that it must refute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from property_support import Altered, check, faulty
+
+from blocklaws import SpecError
+from blocklaws.properties.memory_layouts import LAYOUTS
+
+ALL_BOUNDARIES = [
+    "head-counts", "component-width", "missing-parameter", "unknown-parameter", "input-rank", "input-width",
+    "empty-tokens", "position-range", "released-cache", "empty-batch",
+]  # fmt: skip
+
+
+# --- call-history ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("block", ["llama", "llama-gqa", "gpt"])
+def test_a_right_block_has_no_memory(tmp_path: Path, block: str, dtype: str) -> None:
+    """Fails if a right block is refuted, or the calls between are equal calls."""
+    result = check(tmp_path, "call-history", block=block, dtype=dtype)
+    assert (result.verdict, result.informative) == ("holds", result.examples), result.reason
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("positions-accumulate", ""),
+        ("rotary-table-stale", "a second block, called in another order"),
+        ("output-buffer-reused", "a later call wrote into it"),
+        ("gradient-accumulates", "asked twice"),
+        ("parameters-modified", "after calls of other kinds"),
+        ("dropout-in-eval", "after calls of other kinds"),
+    ],
+)
+def test_what_is_kept_between_calls_is_seen(tmp_path: Path, fault: str, said: str) -> None:
+    """Fails if a block with a memory passes."""
+    result = check(tmp_path, "call-history", faulty(fault))
+    assert result.verdict == "violated", result.reason
+    assert said in result.reason
+
+
+def test_a_trace_of_another_computation_is_refuted(tmp_path: Path) -> None:
+    """Fails if ``trace`` may show an output that ``forward`` does not give."""
+
+    def trace(block: Any, x: Any, position_offset: int = 0) -> Any:
+        stages = block.trace(x, position_offset)
+        return {**stages, "output": stages["output"] * 1.001}
+
+    result = check(tmp_path, "call-history", Altered(trace=trace))
+    assert result.verdict == "violated"
+    assert "trace and forward" in result.reason
+
+
+def _noisy(block: Any, x: Any, position_offset: int = 0) -> Any:
+    noise = np.random.default_rng().uniform(-1, 1, x.shape) * 1e-13
+    return block.forward(x, position_offset) * (1 + noise)
+
+
+def test_a_backend_that_says_it_is_not_deterministic_is_judged_closely(tmp_path: Path) -> None:
+    """Fails if rounding noise refutes such a backend, or passes one that claims to be deterministic."""
+    assert check(tmp_path, "call-history", Altered(forward=_noisy)).verdict == "violated"
+    assert check(tmp_path, "call-history", Altered(deterministic=False, forward=_noisy)).verdict == "holds"
+
+
+def test_a_block_that_raises_is_in_error_and_not_violated(tmp_path: Path) -> None:
+    """Fails if an exception is taken for a verdict, or ends the run."""
+
+    def trace(block: Any, *_: Any) -> Any:
+        raise RuntimeError("no more memory")
+
+    result = check(tmp_path, "call-history", Altered(trace=trace))
+    assert result.verdict == "error"
+    assert "no more memory" in result.reason
+
+
+# --- memory-layouts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_equals_its_input_and_is_no_plain_copy(name: str) -> None:
+    """Fails if a layout changes the values, or is the contiguous array that it should not be."""
+    x = np.random.default_rng(0).normal(size=(2, 3, 5))
+    view = LAYOUTS[name](x)
+    assert np.array_equal(view, x)
+    assert not np.shares_memory(view, x)
+    ordinary = view.flags.c_contiguous and view.flags.aligned and view.flags.writeable
+    assert not ordinary or name == "one-element-in"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_right_block_reads_any_layout(tmp_path: Path, dtype: str) -> None:
+    """Fails if the copy that a right block makes depends on the layout."""
+    result = check(tmp_path, "memory-layouts", block="gpt", dtype=dtype)
+    assert result.verdict == "holds", result.reason
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_other_frameworks_take_any_layout(tmp_path: Path, backend: str) -> None:
+    """Fails if a view reaches the framework that cannot take it: torch has no negative strides."""
+    pytest.importorskip(backend)
+    result = check(tmp_path, "memory-layouts", backend, dtype="bfloat16", where="T <= 2")
+    assert result.verdict == "holds", result.reason
+
+
+@pytest.mark.parametrize("layout", ["fortran", "every-second-feature", "tokens-first"])
+def test_memory_that_is_read_in_order_is_seen(tmp_path: Path, layout: str) -> None:
+    """Fails if an input is read in memory order and no layout shows it."""
+    result = check(
+        tmp_path, "memory-layouts", faulty("strides-ignored"), arguments={"layouts": [layout]}, where="T >= 3"
+    )
+    assert result.verdict == "violated", result.reason
+    assert f"layout {layout}" in result.reason
+
+
+def test_a_write_beside_the_view_is_seen(tmp_path: Path) -> None:
+    """Fails if a block may scribble over its caller's array between the elements that it was given."""
+
+    def forward(block: Any, x: Any, position_offset: int = 0) -> Any:
+        output = block.forward(x, position_offset)
+        if x.base is not None and x.base.flags.writeable and x.base.ndim == 3:
+            x.base[..., -1] = 0
+        return output
+
+    arguments = {"layouts": ["inside-a-larger-array"]}
+    result = check(tmp_path, "memory-layouts", Altered(forward=forward), arguments=arguments)
+    assert result.verdict == "violated"
+    assert "written to" in result.reason
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("boundary", ALL_BOUNDARIES)
+@pytest.mark.parametrize("block", ["llama-gqa", "gpt"])
+def test_a_right_block_refuses(tmp_path: Path, block: str, boundary: str) -> None:
+    """Fails if a refusal in the words of docs/architecture.md is not one."""
+    result = check(tmp_path, "refusals", block=block, arguments={"boundaries": [boundary]}, examples=0.3)
+    assert result.verdict == "holds", result.reason
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_other_backends_refuse(tmp_path: Path, backend: str) -> None:
+    """Fails if a built-in backend accepts what another refuses."""
+    pytest.importorskip(backend)
+    result = check(
+        tmp_path, "refusals", backend, arguments={"boundaries": ALL_BOUNDARIES}, examples=0.3, where="T <= 2",
+        dtype="float32",
+    )  # fmt: skip
+    assert result.verdict == "holds", result.reason
+
+
+@pytest.mark.parametrize(
+    ("fault", "boundary"),
+    [
+        ("empty-tokens-accepted", "empty-tokens"),
+        ("wide-input-truncated", "input-width"),
+        ("position-range-unchecked", "position-range"),
+    ],
+)
+def test_what_is_accepted_is_seen(tmp_path: Path, fault: str, boundary: str) -> None:
+    """Fails if a block that accepts what cannot be meant passes."""
+    result = check(tmp_path, "refusals", faulty(fault), arguments={"boundaries": [boundary]}, examples=0.3)
+    assert result.verdict == "violated", result.reason
+    assert "was accepted" in result.reason
+
+
+def test_a_refusal_in_other_words_does_not_name_the_boundary(tmp_path: Path) -> None:
+    """Fails if any exception will do: the NumPy error of a shape that happens not to fit tells nobody what is wrong."""
+
+    def forward(block: Any, x: Any, position_offset: int = 0) -> Any:
+        if x.ndim != 3:
+            raise IndexError("tuple index out of range")
+        return block.forward(x, position_offset)
+
+    result = check(
+        tmp_path, "refusals", Altered(forward=forward), arguments={"boundaries": ["input-rank"]}, examples=0.3
+    )
+    assert result.verdict == "violated"
+    assert "does not name the boundary 'input rank'" in result.reason
+    assert "tuple index out of range" in result.reason
+
+
+def test_a_refusal_that_leaves_something_behind_is_seen(tmp_path: Path) -> None:
+    """Fails if a block may be half-changed by a call that it refused."""
+    refused: list[Any] = []
+
+    def forward(block: Any, x: Any, position_offset: int = 0) -> Any:
+        try:
+            return block.forward(x, position_offset) + len([1 for other in refused if other is block])
+        except ValueError:
+            refused.append(block)
+            raise
+
+    result = check(
+        tmp_path, "refusals", Altered(forward=forward), arguments={"boundaries": ["input-rank"]}, examples=0.3
+    )
+    assert result.verdict == "violated"
+    assert "after input-rank" in result.reason
+
+
+def test_an_empty_batch_that_changes_shape_is_seen(tmp_path: Path) -> None:
+    """Fails if an empty batch may come back in another shape."""
+
+    def forward(block: Any, x: Any, position_offset: int = 0) -> Any:
+        return block.forward(x, position_offset) if len(x) else np.zeros((0,))
+
+    result = check(
+        tmp_path, "refusals", Altered(forward=forward), arguments={"boundaries": ["empty-batch"]}, examples=0.3
+    )
+    assert result.verdict == "violated"
+    assert "got shape (0,)" in result.reason
+
+
+def test_a_backend_that_does_not_say_it_validates_is_unchecked(tmp_path: Path) -> None:
+    """Fails if the adapter contract, which obliges nobody to refuse, is made stricter by an invariant."""
+    result = check(tmp_path, "refusals", Altered(validates=False), arguments={"boundaries": ["input-rank"]})
+    assert result.verdict == "unchecked"
+    assert "does not say that it validates" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("property", "arguments", "said"),
+    [
+        ("refusals", {}, "'boundaries' is a required property"),
+        ("refusals", {"boundaries": ["input-rang"]}, "'input-rang' is not one of"),
+        ("memory-layouts", {"layouts": ["sideways"]}, "'sideways' is not one of"),
+        ("memory-layouts", {"layouts": []}, "with.layouts"),
+        ("call-history", {"depth": 2}, "'depth'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_with_their_place(
+    tmp_path: Path, property: str, arguments: dict[str, Any], said: str
+) -> None:
+    """Fails if a mistyped argument is ignored."""
+    with pytest.raises(SpecError, match=r"spec\.yaml:\d+:\d+: invariant 'under-test': with") as raised:
+        check(tmp_path, property, arguments=arguments)
+    assert said in str(raised.value)
