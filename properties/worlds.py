@@ -56,8 +56,12 @@ def _range(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> li
     low, high = int(evaluate(pick.low, scope, case.tolerance)), int(evaluate(pick.high, scope, case.tolerance))
     if high - low > 1_000_000:
         raise BlocklawsError(f"{pick.place}: the range {low} .. {high} is longer than a million")
-    step = case.subject.multiples.get("T", 1) if _changes_length(case) else 1
-    return [value for value in range(low, high + 1) if value % step == 0]
+    if not _changes_length(case):
+        return list(range(low, high + 1))
+    # Each length is a shape of its own to a backend that compiles: the ends and the middle stand for all.
+    step = case.subject.multiples.get("T", 1)
+    lengths = [value for value in range(low, high + 1) if value % step == 0]
+    return lengths if len(lengths) <= 4 else sorted({lengths[0], lengths[len(lengths) // 2], lengths[-1]})
 
 
 def _changes_length(case: Case) -> bool:
@@ -83,18 +87,19 @@ def _draw_pick(draw: st.DrawFn, case: Case, sizes: Sizes, pick: Pick, picks: Map
 
 
 def _partition(draw: st.DrawFn, count: int, step: int) -> list[int]:
-    """Split a count into consecutive parts: single steps, a few chunks, or a prefix and single steps."""
+    """Split a count into consecutive parts: single steps, one prefill and single steps, or a few chunks.
+
+    The lengths are few (1, a half, all but a few), because each is a shape of its own to a backend that compiles.
+    """
     units = count // step
-    style = draw(st.sampled_from(("steps", "prefix", "chunks")))
-    if style == "steps" and units <= 8:
-        return [step] * units
-    if style == "prefix" and units >= 2:
-        first = draw(st.integers(max(1, units - 3), units - 1))
-        return [first * step] + [step] * (units - first)
-    parts: list[int] = []
-    while (left := units - sum(parts)) > 0:
-        parts.append(draw(st.integers(1, left)) if len(parts) < 3 else left)
-    return [part * step for part in parts]
+    half = units // 2
+    splits = [[units], [units - 1, 1], [half, units - half], [1, units - 1], [max(1, units - 3), *[1] * min(3, units - 1)]]
+    if units <= 8:
+        splits.append([1] * units)
+    else:
+        splits.append([half, 1, units - half - 1])
+    chosen = draw(st.sampled_from([[part for part in split if part > 0] for split in splits]))
+    return [part * step for part in chosen]
 
 
 @st.composite
