@@ -95,6 +95,13 @@ class PlacementSwapped(Steps):
         return "post" if self.config.placement == "pre" else "pre"
 
 
+@fault("placement-ignored")
+class PlacementIgnored(Steps):
+    @property
+    def placement(self) -> Literal["pre", "post"]:
+        return "pre"
+
+
 @fault("post-norm-on-branch")
 class PostNormOnBranch(Steps):
     def attention_half(

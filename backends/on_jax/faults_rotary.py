@@ -27,6 +27,13 @@ class RotaryLayoutSwapped(_OtherLayout):
     pass
 
 
+@fault("rotary-layout-fixed")
+class RotaryLayoutFixed(Steps):
+    @property
+    def layout(self) -> Literal["interleaved", "half"] | None:
+        return "half"
+
+
 @fault("rotary-angles-mispaired")
 class RotaryAnglesMispaired(Steps):
     def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:

@@ -5,6 +5,7 @@ given. Arithmetic is IEEE 754's: what overflows is an infinity in the result, no
 trace. The capabilities and their arrays are those of the adapter contract.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import ParamSpec, SupportsIndex, TypeVar
@@ -135,6 +136,25 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
             ValueError: rank, width, number of tokens, dtype or position is refused.
         """
         output, _ = self.run(*self.begin(x, position_offset))
+        return self.precision.leave(output)
+
+    @ieee
+    def forward_each(
+        self, x: AnyArray, parameters: Mapping[str, AnyArray], position_offset: SupportsIndex = 0
+    ) -> Stream:
+        """Return the output of each sequence under parameters of its own: ``parameters`` has name -> [batch, *shape].
+
+        What is not named is this block's. One call stands for many blocks, of which central differences take hundreds.
+        Raises as ``forward`` does.
+        """
+        own, call = self.begin(x, position_offset)
+        each = copy.copy(self)
+        each._parameters = dict(self._parameters)
+        for name, array in parameters.items():
+            entered = self.precision.enter(np.asarray(array))
+            # A matrix [batch, in, out] meets [batch, token, in] in one product a sequence; a vector needs a token axis.
+            each._parameters[name] = entered if entered.ndim == 3 else entered[:, None]
+        output, _ = each.run(own, call)
         return self.precision.leave(output)
 
     @ieee

@@ -127,6 +127,12 @@ class _PlacementSwapped(NumpyBlock):
         super().__init__(config.replace(placement=other), parameters, precision)
 
 
+@fault("placement-ignored")
+class _PlacementIgnored(NumpyBlock):
+    def __init__(self, config: BlockConfig, parameters: Mapping[str, AnyArray], precision: Precision) -> None:
+        super().__init__(config.replace(placement="pre"), parameters, precision)
+
+
 @fault("post-norm-on-branch")
 class _PostNormOnBranch(NumpyBlock):
     def attention_half(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:

@@ -32,6 +32,13 @@ class _RotaryLayoutSwapped(NumpyBlock):
         return slice(None, half), slice(half, None)
 
 
+@fault("rotary-layout-fixed")
+class _RotaryLayoutFixed(NumpyBlock):
+    def rotary_pairs(self) -> tuple[slice, slice]:
+        half = self.config.d_head // 2
+        return slice(None, half), slice(half, None)
+
+
 @fault("rotary-angles-mispaired")
 class _RotaryAnglesMispaired(NumpyBlock):
     def rotate(self, a: Heads, angles: Angles) -> tuple[Heads, Pullback]:

@@ -58,6 +58,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "residual-scaled",
         "branch-scaled",
         "placement-swapped",
+        "placement-ignored",
         "post-norm-on-branch",
         "residual-rounded",
         "branch-order-swapped",
@@ -113,6 +114,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "faults_rotary": (
         "rotary-layout-swapped",
+        "rotary-layout-fixed",
         "rotary-angles-mispaired",
         "rotary-frequency-off-by-one",
         "rotary-base-fixed",

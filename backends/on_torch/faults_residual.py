@@ -87,6 +87,13 @@ class PlacementSwapped(DecoderBlock):
         super().__init__(config.replace(placement="post" if config.placement == "pre" else "pre"), tensors)
 
 
+class PlacementIgnored(DecoderBlock):
+    """Built as pre-norm whatever the config says."""
+
+    def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(config.replace(placement="pre"), tensors)
+
+
 class PostNormOnBranch(DecoderBlock):
     """x + norm_a(MHA(x)), then x' + norm_f(FFN(x'))."""
 

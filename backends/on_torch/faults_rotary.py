@@ -25,6 +25,13 @@ class RotaryLayoutSwapped(DecoderBlock):
         super().__init__(config.replace(rotary=_OTHER_LAYOUT[config.rotary]), tensors)
 
 
+class RotaryLayoutFixed(DecoderBlock):
+    """Built for half-split pairs whatever the config says."""
+
+    def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(config.replace(rotary="half"), tensors)
+
+
 class RotaryAnglesMispaired(DecoderBlock):
     """Pairs of one layout, cosines and sines of the other."""
 
