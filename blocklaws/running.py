@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import blocklaws
+from blocklaws import tampering
 from blocklaws.checking import Case, Outcome, Property
 from blocklaws.discovery import find_search, find_subjects
 from blocklaws.errors import BlocklawsError
 from blocklaws.known_failures import KnownFailures
-from blocklaws.planning import Choice, plan, properties_of
+from blocklaws.planning import Choice, plan, properties_of, reference_subject
 from blocklaws.report import CaseResult, Report, result_of
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
@@ -89,6 +90,8 @@ def _run_case(case: Case, property: Property, spec_file: str) -> list[CaseResult
             except Exception as error:
                 # A mistake of the harness or of a property must not cost the cases after it, nor look like a verdict.
                 outcome = Outcome("error", _own_mistake(error))
+            if replaced := tampering.found():
+                outcome = Outcome("error", replaced)
         results.append(result_of(part, outcome, time.perf_counter() - begin, spec_file))
     return results
 
@@ -165,13 +168,26 @@ def prepare(
     }  # fmt: skip
     loaded = spec if isinstance(spec, Specification) else load_spec(spec)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
+    if isolate:
+        tampering.end()
+    else:
+        _watch_the_harness(loaded)
     subjects = resolve(backends, device, isolate)
+    if replaced := tampering.found():
+        raise BlocklawsError(f"while a backend was loaded: {replaced}")
     if not subjects:
         raise BlocklawsError("no backend was named; give at least one, such as 'numpy'")
     choice = Choice(tuple(blocks), tuple(dtypes), tuple(invariants), profile, seed)
     cases = plan(loaded, subjects, choice)
     spec_file = "" if spec is None or isinstance(spec, Specification) else str(spec)
     return Run(request, loaded, tuple(subjects), choice, tuple(cases), known, spec_file)
+
+
+def _watch_the_harness(spec: Specification) -> None:
+    """Notice, from before the first backend is loaded, when one replaces what judges it."""
+    rooms = [type(reference_subject().backend).__module__, find_search().__module__]
+    packages = ["blocklaws.expressions", *(module.rpartition(".")[0] for module in rooms)]
+    tampering.begin(packages, {"the tolerances of the spec": spec.tolerances})
 
 
 def verify(

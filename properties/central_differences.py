@@ -2,7 +2,8 @@
 
 Must hold: no oracle is asked, so a block whose forward pass is wrong but whose gradients belong to it passes.
 Perturbed inputs go along the batch axis, many in one call of a fixed size; a perturbed parameter needs a block of its
-own. On small worlds every coordinate is checked alone, on larger ones a coordinate is checked as part of random
+own, unless the block takes parameters along the batch axis too (`forward_each`), which is believed where it gives what
+``forward`` gives. On small worlds every coordinate is checked alone, on larger ones a coordinate is checked as part of random
 directions.
 Must not: trust a difference across a kink. Where the two one-sided differences of a block with a ReLU disagree, the
 forward pass itself shows the kink; such coordinates are left out and counted.
@@ -115,7 +116,7 @@ class Differences:
         else:
             alone = self._every_parameter
             directions = np.eye(gradient.size) if alone else self._directions(gradient.size, self._settings.directions)
-            slopes = np.array([self._parameter_slope(name, each.reshape(gradient.shape)) for each in directions])
+            slopes = self._parameter_slopes(name, directions.reshape(-1, *gradient.shape))
         got = directions @ gradient.ravel()
         skipped = np.isnan(slopes)
         self.left_out += int(skipped.sum())
@@ -147,11 +148,33 @@ class Differences:
         kink = self._settings.tolerance * max(1.0, abs(central))
         return float("nan") if self._kinked and abs(forwards - backwards) > kink else central
 
-    def _parameter_slope(self, name: str, direction: np.ndarray) -> float:
+    def _parameter_slopes(self, name: str, directions: np.ndarray) -> np.ndarray:
+        """Return the slope along each direction [count, *shape]: in one call where the block can, else block by block."""
         if self._at_world is None:
             self._at_world = self._loss(self._built)
-        above, below = (self._loss(self._rebuilt(name, sign * self._settings.step * direction)) for sign in (1.0, -1.0))
-        return self._slope(above, self._at_world, below)
+        step = self._settings.step
+        changes = np.stack([step * directions, -step * directions], axis=1)
+        losses = self._losses_of_each(name, changes.reshape(-1, *directions.shape[1:]))
+        if losses is None:
+            losses = np.array([self._loss(self._rebuilt(name, change)) for pair in changes for change in pair])
+        return np.array([self._slope(above, self._at_world, below) for above, below in losses.reshape(-1, 2)])
+
+    def _losses_of_each(self, name: str, changes: np.ndarray) -> np.ndarray | None:
+        """Return the loss under each change of a parameter, or None where the block takes one set of parameters only."""
+        world = self._world
+        assert self._at_world is not None
+        # The first is unchanged: the call must be the block's own forward pass, or it is not believed.
+        parameters = world.parameters[name] + np.concatenate([np.zeros_like(changes[:1]), changes])
+        batch, count = len(world.input), len(parameters)
+        x = np.tile(world.input, (count, 1, 1))
+        output = self._built.forward_each(x, {name: np.repeat(parameters, batch, axis=0)}, world.position_offset)
+        if output is None:
+            return None
+        losses = (
+            self._losses(output, x.shape, np.tile(world.cotangent, (count, 1, 1))).reshape(count, batch).sum(axis=1)
+        )
+        believed = abs(losses[0] - self._at_world) <= 1e-12 * (1.0 + float(np.abs(output[:batch]).sum()))
+        return losses[1:] if believed else None
 
     def _rebuilt(self, name: str, change: np.ndarray) -> Built:
         parameters = {**self._world.parameters, name: self._world.parameters[name] + change}
