@@ -1,8 +1,8 @@
 """What goes between the harness and an isolated worker: a JSON header and the bytes of arrays, with their layout.
 
-Must hold: arrays arrive as they were sent, value, dtype, strides, offset and writeability alike, so that a block meets in
-another process what it would meet in this one; whatever the other side sends is data that is checked, and a message that
-does not fit is a `WireError`. Must not: unpickle, evaluate or trust anything.
+Must hold: arrays arrive as they were sent, value, dtype, strides, offset and writeability alike, so that a block
+meets in another process what it would meet in this one; whatever the other side sends is data that is checked, and
+a message that does not fit is a `WireError`. Must not: unpickle, evaluate or trust anything.
 """
 
 from __future__ import annotations

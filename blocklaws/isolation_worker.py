@@ -1,8 +1,8 @@
 """The worker of `blocklaws.isolation`: it finds one backend, calls it as it is told, and answers with what came back.
 
-Must hold: this process holds no reference and no expected value, and refuses to import them; every call is answered once,
-whatever the backend raises; what a call changed besides its answer (its input, its parameters, an array returned before) is
-part of the answer. Must not: judge, or read a spec.
+Must hold: this process holds no reference and no expected value, and refuses to import them; every call is answered
+once, whatever the backend raises; what a call changed besides its answer (its input, its parameters, an array
+returned before) is part of the answer. Must not: judge, or read a spec.
 """
 
 from __future__ import annotations
@@ -29,7 +29,17 @@ from blocklaws.worlds import World
 __all__ = ["main"]
 
 # What an adapter may meet of the package: the contract, and what this process itself runs on.
-_OPEN = ("canonical", "config", "discovery", "errors", "isolation_wire", "isolation_worker", "specification", "subjects", "worlds")
+_OPEN = (
+    "canonical",
+    "config",
+    "discovery",
+    "errors",
+    "isolation_wire",
+    "isolation_worker",
+    "specification",
+    "subjects",
+    "worlds",
+)
 
 # Arrays returned by forward that are looked at again after later calls: so many, and not above so many bytes together.
 _KEPT, _KEPT_BYTES = 16, 2**26
@@ -48,7 +58,9 @@ class _Wall(importlib.abc.MetaPathFinder):
             return
         if self._own and (fullname == self._own or fullname.startswith(f"{self._own}.")):
             return
-        raise ImportError(f"{fullname} cannot be imported by a backend in an isolated process: it could tell the answer")
+        raise ImportError(
+            f"{fullname} cannot be imported by a backend in an isolated process: it could tell the answer"
+        )
 
 
 def _own_package(label: str) -> str:
@@ -61,7 +73,9 @@ def _own_package(label: str) -> str:
 
 def _raised(call: str, error: BaseException) -> BlockRaised:
     message = " ".join(str(error).split())[:300]
-    return BlockRaised(call, f"raised {type(error).__name__}: {message}" if message else f"raised {type(error).__name__}")
+    return BlockRaised(
+        call, f"raised {type(error).__name__}: {message}" if message else f"raised {type(error).__name__}"
+    )
 
 
 class _Worker:
@@ -103,7 +117,9 @@ class _Worker:
         if header["device"]:
             subjects = [subject.with_device(header["device"]) for subject in subjects]
         if not 0 <= header["variant"] < len(subjects):
-            raise BackendError(f"backend {header['label']!r} stands for {len(subjects)} backends, and not for the same as before")
+            raise BackendError(
+                f"backend {header['label']!r} stands for {len(subjects)} backends, and not for the same as before"
+            )
         self._subject = subjects[header["variant"]]
         return {"backends": [_description(subject) for subject in subjects]}
 
@@ -153,7 +169,9 @@ class _Worker:
         """Call ``parameters``; which of them share memory is part of the answer."""
         return {"arrays": packer.together(self._built(header).parameters())}
 
-    def forward_cached(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer) -> dict[str, Any]:
+    def forward_cached(
+        self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer
+    ) -> dict[str, Any]:
         """Call ``forward_cached``; the cache stays here and goes by a number."""
         given = header["cache"]
         cache = None if given is None else self._caches[given]

@@ -244,14 +244,21 @@ def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Itera
     if (fault.backends is not None and subject.name not in fault.backends) or not dtypes or not blocks:
         return
     for number in range(plan_.seeds):
-        # The first block and dtype meet every invariant; the others meet those that the first could not.
+        # The first block and dtype meet every invariant; the others meet those that the first could not, and those whose
+        # claim to refute this fault has not come true yet.
         left = list(_invariants(plan_, spec, fault))
         for dtype in dtypes:
             for block in blocks:
                 here = [one for one in left if block in one.blocks and (one.dtypes is None or dtype in one.dtypes)]
                 if here:
-                    yield _row(subject, fault, block, dtype, here, plan_, spec, plan_.seed + number)
-                    left = [one for one in left if one not in here]
+                    row = _row(subject, fault, block, dtype, here, plan_, spec, plan_.seed + number)
+                    yield row
+                    killed = {kill.invariant for kill in row.kills}
+                    left = [
+                        one
+                        for one in left
+                        if one not in here or (fault.id in one.refuted_by and one.id not in killed)
+                    ]
 
 
 def _invariants(plan_: Plan, spec: Specification, fault: Fault) -> Iterator[Invariant]:

@@ -3,8 +3,8 @@
 Must hold: no oracle is asked, so a block whose forward pass is wrong but whose gradients belong to it passes.
 Perturbed inputs go along the batch axis, many in one call of a fixed size; a perturbed parameter needs a block of its
 own, unless the block takes parameters along the batch axis too (`forward_each`), which is believed where it gives what
-``forward`` gives. On small worlds every coordinate is checked alone, on larger ones a coordinate is checked as part of random
-directions.
+``forward`` gives. On small worlds every coordinate is checked alone, on larger ones a coordinate is checked as part of
+random directions.
 Must not: trust a difference across a kink. Where the two one-sided differences of a block with a ReLU disagree, the
 forward pass itself shows the kink; such coordinates are left out and counted.
 """
@@ -12,13 +12,13 @@ forward pass itself shows the kink; such coordinates are left out and counted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from blocklaws.checking import Case, Examination
-from blocklaws.expressions import Judgement
 from blocklaws.invariant_reading import PATTERNS
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, within
@@ -31,6 +31,7 @@ __all__ = ["CentralDifferencesProperty", "Differences", "Settings"]
 # does so once.
 _BATCH = 64
 _INPUT_COORDINATES = 128
+_INPUT_DIRECTIONS = 32
 _STREAM = 0xD1FF
 
 
@@ -92,125 +93,157 @@ class CentralDifferencesProperty(PythonProperty):
 
 
 class Differences:
-    """Takes the differences of one world and compares gradients with them."""
+    """Takes the differences of one world and compares gradients with them.
+
+    Attributes:
+        left_out: how many differences were across a kink.
+        max_error: the largest difference between a gradient and a slope so far.
+    """
 
     def __init__(self, case: Case, world: World, built: Built, settings: Settings) -> None:
-        self._case, self._world, self._built, self._settings = case, world, built, settings
-        self._kinked = world.config.feed_forward == "relu"
-        self._every_parameter = sum(value.size for value in world.parameters.values()) <= settings.coordinates
-        self._random = np.random.Generator(np.random.PCG64((world.recipe.seed, _STREAM)))
-        self._at_world: float | None = None
         self.left_out = 0
         self.max_error = 0.0
+        self._case, self._world, self._built, self._settings = case, world, built, settings
+        self._signed_steps = settings.step * np.array([1.0, -1.0])
+        random = np.random.Generator(np.random.PCG64((world.recipe.seed, _STREAM)))
+        self._every_parameter = sum(value.size for value in world.parameters.values()) <= settings.coordinates
+        self._every_input = world.input.size <= _INPUT_COORDINATES
+        self._directions = {"input": _directions(random, world.input, self._every_input, _INPUT_DIRECTIONS)} | {
+            name: _directions(random, value, self._every_parameter, settings.directions)
+            for name, value in world.parameters.items()
+        }
 
     def compare(self, name: str, gradient: np.ndarray) -> int:
-        """Compare one gradient; return how many differences were taken.
+        """Compare one gradient, of the right shape; return how many differences were taken.
 
         Raises:
             Refuted: it is not the slope.
         """
-        if name == "input":
-            alone = gradient.size <= _INPUT_COORDINATES
-            directions = np.eye(gradient.size) if alone else self._directions(gradient.size, _INPUT_COORDINATES // 4)
-            slopes = self._input_slopes(directions.reshape(-1, *gradient.shape))
-        else:
-            alone = self._every_parameter
-            directions = np.eye(gradient.size) if alone else self._directions(gradient.size, self._settings.directions)
-            slopes = self._parameter_slopes(name, directions.reshape(-1, *gradient.shape))
-        got = directions @ gradient.ravel()
+        directions = self._directions[name]
+        at, losses = self._input_losses if name == "input" else self._parameter_losses(name)
+        slopes = self._slopes(at, losses)
+        got = directions.reshape(len(directions), -1) @ gradient.ravel()
         skipped = np.isnan(slopes)
         self.left_out += int(skipped.sum())
         want = np.where(skipped, got, slopes)
         allowed = self._settings.tolerance * max(1.0, float(np.abs(want).max(initial=0.0)))
-        if alone:
+        what = f"gradient.{name}"
+        if self._every_input if name == "input" else self._every_parameter:
             got, want = got.reshape(gradient.shape), want.reshape(gradient.shape)
+        else:
+            what += " along random directions"
         judgement = within(got, want, allowed, f"gradient.{name} against central differences")
         self.max_error = max(self.max_error, judgement.difference or 0.0)
-        require(judgement, self._said(name, alone, judgement))
+        require(judgement, f"{what} ({self.left_out} left out at a kink)" if self.left_out else what)
         return len(directions)
 
-    def _said(self, name: str, alone: bool, judgement: Judgement) -> str:
-        text = f"gradient.{name}" if alone else f"gradient.{name} along random directions"
-        return f"{text} ({self.left_out} left out at a kink)" if self.left_out else text
+    def _slopes(self, at: np.ndarray | float, losses: np.ndarray) -> np.ndarray:
+        """Return the central differences of losses [count, 2], NaN where the one-sided ones show a kink."""
+        above, below = losses[:, 0], losses[:, 1]
+        central = (above - below) / (2 * self._settings.step)
+        if self._world.config.feed_forward == "relu":
+            bend = np.abs(above - 2 * at + below) / self._settings.step
+            central = np.where(bend > self._settings.tolerance * np.maximum(1.0, np.abs(central)), np.nan, central)
+        slopes: np.ndarray = central
+        return slopes
 
-    def _directions(self, size: int, count: int) -> np.ndarray:
-        """Return unit vectors in which every coordinate takes part, [count, size]."""
-        signs = self._random.choice((-1.0, 1.0), (count, size))
-        vectors = signs * self._random.uniform(0.5, 1.0, (count, size))
-        unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        return unit
+    # --- the input: one sequence a row of the batch ---
 
-    def _slope(self, above: float, at: float, below: float) -> float:
-        """Return the central difference, or NaN where the one-sided ones show a kink."""
-        step = self._settings.step
-        forwards, backwards = (above - at) / step, (at - below) / step
-        central = (above - below) / (2 * step)
-        kink = self._settings.tolerance * max(1.0, abs(central))
-        return float("nan") if self._kinked and abs(forwards - backwards) > kink else central
+    @functools.cached_property
+    def _input_losses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for each direction, the loss of the sequences that it moves: unmoved [count], moved [count, 2]."""
+        world, directions = self._world, self._directions["input"]
+        number, sequence = np.nonzero(directions.any(axis=(2, 3)))
+        moves = self._signed_steps[:, None, None] * directions[number, sequence][:, None]
+        moved = (world.input[sequence][:, None] + moves).reshape(-1, *world.input.shape[1:])
+        cotangents = np.concatenate([world.cotangent, np.repeat(world.cotangent[sequence], 2, axis=0)])
+        losses = self._in_batches(np.concatenate([world.input, moved]), cotangents)
+        at, pairs = losses[: len(world.input)], losses[len(world.input) :].reshape(-1, 2)
+        unmoved, both = np.zeros(len(directions)), np.zeros((len(directions), 2))
+        np.add.at(unmoved, number, at[sequence])
+        np.add.at(both, number, pairs)
+        return unmoved, both
 
-    def _parameter_slopes(self, name: str, directions: np.ndarray) -> np.ndarray:
-        """Return the slope along each direction [count, *shape]: in one call where the block can, else block by block."""
-        if self._at_world is None:
-            self._at_world = self._loss(self._built)
-        step = self._settings.step
-        changes = np.stack([step * directions, -step * directions], axis=1)
-        losses = self._losses_of_each(name, changes.reshape(-1, *directions.shape[1:]))
-        if losses is None:
-            losses = np.array([self._loss(self._rebuilt(name, change)) for pair in changes for change in pair])
-        return np.array([self._slope(above, self._at_world, below) for above, below in losses.reshape(-1, 2)])
+    def _in_batches(self, x: np.ndarray, cotangents: np.ndarray) -> np.ndarray:
+        """Return the loss of each sequence, from calls of one size: the last is filled up with the first sequence."""
+        step = self._case.subject.multiples.get("B", 1)
+        size = -(-_BATCH // step) * step
+        losses = []
+        for start in range(0, len(x), size):
+            part = x[start : start + size]
+            filled = np.concatenate([part, np.repeat(x[:1], size - len(part), axis=0)])
+            output, _ = self._built.forward(filled, self._world.position_offset)
+            _require_shape(output, filled)
+            losses.append(_losses(output[: len(part)], cotangents[start : start + size]))
+        return np.concatenate(losses)
 
-    def _losses_of_each(self, name: str, changes: np.ndarray) -> np.ndarray | None:
-        """Return the loss under each change of a parameter, or None where the block takes one set of parameters only."""
-        world = self._world
-        assert self._at_world is not None
-        # The first is unchanged: the call must be the block's own forward pass, or it is not believed.
-        parameters = world.parameters[name] + np.concatenate([np.zeros_like(changes[:1]), changes])
-        batch, count = len(world.input), len(parameters)
-        x = np.tile(world.input, (count, 1, 1))
-        output = self._built.forward_each(x, {name: np.repeat(parameters, batch, axis=0)}, world.position_offset)
-        if output is None:
-            return None
-        losses = (
-            self._losses(output, x.shape, np.tile(world.cotangent, (count, 1, 1))).reshape(count, batch).sum(axis=1)
-        )
-        believed = abs(losses[0] - self._at_world) <= 1e-12 * (1.0 + float(np.abs(output[:batch]).sum()))
-        return losses[1:] if believed else None
+    # --- the parameters: in one call where the block can, else block by block ---
 
-    def _rebuilt(self, name: str, change: np.ndarray) -> Built:
-        parameters = {**self._world.parameters, name: self._world.parameters[name] + change}
-        return self._case.subject.build(self._world.replace(parameters=parameters))
+    def _parameter_losses(self, name: str) -> tuple[float, np.ndarray]:
+        """Return the loss of the world, and with one parameter moved along each direction, [count, 2]."""
+        if self._losses_of_each is not None:
+            return self._at_world, self._losses_of_each[name]
+        losses = [
+            self._loss(self._case.subject.build(self._moved_world(name, sign * direction)))
+            for direction in self._directions[name]
+            for sign in self._signed_steps
+        ]
+        return self._at_world, np.reshape(losses, (-1, 2))
+
+    def _moved_world(self, name: str, change: np.ndarray) -> World:
+        parameters = self._world.parameters
+        return self._world.replace(parameters={**parameters, name: parameters[name] + change})
+
+    @functools.cached_property
+    def _at_world(self) -> float:
+        return self._loss(self._built)
 
     def _loss(self, built: Built) -> float:
         output, _ = built.forward(self._world.input.copy(), self._world.position_offset)
-        return float(self._losses(output, self._world.input.shape, self._world.cotangent).sum())
+        _require_shape(output, self._world.input)
+        return float(_losses(output, self._world.cotangent).sum())
 
-    def _input_slopes(self, directions: np.ndarray) -> np.ndarray:
-        """Return the slope along each direction [count, B, T, d_model], from sequences perturbed side by side."""
-        world, step = self._world, self._settings.step
-        # A direction is taken apart into the sequences that it moves: one sequence a row of the batch.
-        rows = [(i, b) for i, each in enumerate(directions) for b in range(len(each)) if each[b].any()]
-        moved = [world.input[b] + sign * step * directions[i, b] for i, b in rows for sign in (1.0, -1.0)]
-        cotangents = [world.cotangent[b] for _, b in rows for _ in range(2)]
-        losses = np.array(list(self._batched([*world.input, *moved], [*world.cotangent, *cotangents])))
-        at, pairs = losses[: len(world.input)], losses[len(world.input) :].reshape(-1, 2)
-        sums = np.zeros((len(directions), 3))
-        for (i, b), (above, below) in zip(rows, pairs, strict=True):
-            sums[i] += above, at[b], below
-        return np.array([self._slope(*each) for each in sums])
+    @functools.cached_property
+    def _losses_of_each(self) -> dict[str, np.ndarray] | None:
+        """Return name -> losses [count, 2] of all parameters; None where the block takes one set of parameters only."""
+        world, batch = self._world, len(self._world.input)
+        rows = {name: 2 * len(self._directions[name]) for name in world.parameters}
+        count = 1 + sum(rows.values())
+        # The first row is unmoved: the call must be the block's own forward pass, or it is not believed.
+        start, parameters = 1, {}
+        for name, value in world.parameters.items():
+            moved = np.repeat(value[None], count, axis=0)
+            moves = np.multiply.outer(self._signed_steps, self._directions[name]).swapaxes(0, 1)
+            moved[start : start + rows[name]] += moves.reshape(-1, *value.shape)
+            parameters[name] = np.repeat(moved, batch, axis=0) if batch > 1 else moved
+            start += rows[name]
+        x = np.tile(world.input, (count, 1, 1))
+        output = self._built.forward_each(x, parameters, world.position_offset)
+        if output is None:
+            return None
+        _require_shape(output, x)
+        losses = _losses(output, np.tile(world.cotangent, (count, 1, 1))).reshape(count, batch).sum(axis=1)
+        if not abs(losses[0] - self._at_world) <= 1e-12 * (1.0 + float(np.abs(output[:batch]).sum())):
+            return None
+        ends = np.cumsum(list(rows.values()))
+        return {name: part.reshape(-1, 2) for name, part in zip(rows, np.split(losses[1:], ends[:-1]), strict=True)}
 
-    def _batched(self, inputs: list[np.ndarray], cotangents: list[np.ndarray]) -> Iterator[float]:
-        step = self._case.subject.multiples.get("B", 1)
-        size = -(-_BATCH // step) * step
-        for start in range(0, len(inputs), size):
-            x, cotangent = inputs[start : start + size], cotangents[start : start + size]
-            batch = np.stack([*x, *[inputs[0]] * (size - len(x))])
-            output, _ = self._built.forward(batch.copy(), self._world.position_offset)
-            yield from self._losses(output, batch.shape, np.stack(cotangent))
 
-    @staticmethod
-    def _losses(output: np.ndarray, shape: tuple[int, ...], cotangent: np.ndarray) -> np.ndarray:
-        """Return ``sum(output * cotangent)`` of each sequence that has a cotangent; the rest is padding."""
-        if output.shape != shape:
-            raise BlockRaised("forward", f"returned shape {output.shape} for an input of shape {shape}")
-        losses: np.ndarray = (output[: len(cotangent)].astype(np.float64) * cotangent).sum(axis=(1, 2))
-        return losses
+def _directions(random: np.random.Generator, value: np.ndarray, each_alone: bool, count: int) -> np.ndarray:
+    """Return [n, *shape]: every coordinate's own direction, or unit vectors in which every coordinate takes part."""
+    if each_alone:
+        return np.eye(value.size).reshape(-1, *value.shape)
+    vectors = random.choice((-1.0, 1.0), (count, value.size)) * random.uniform(0.5, 1.0, (count, value.size))
+    unit: np.ndarray = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).reshape(-1, *value.shape)
+    return unit
+
+
+def _losses(output: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
+    """Return ``sum(output * cotangent)`` of each sequence."""
+    losses: np.ndarray = np.einsum("btf,btf->b", output.astype(np.float64), cotangent)
+    return losses
+
+
+def _require_shape(output: np.ndarray, x: np.ndarray) -> None:
+    if output.shape != x.shape:
+        raise BlockRaised("forward", f"returned shape {output.shape} for an input of shape {x.shape}")

@@ -1,8 +1,9 @@
 """An answer is computed for the values that are asked about, not kept from another question that looks alike.
 
-Must hold: the questions look alike by what a cache could be keyed on: the address of the input, its shape, its sum, its first or
-last elements, a sample of it, the input without the parameters, the number of calls. The answers are compared with the float64
-reference, which is asked after the last of them. Must not: forbid a cache that is keyed on all that the answer depends on.
+Must hold: the questions look alike by what a cache could be keyed on: the address of the input, its shape, its sum,
+its first or last elements, a sample of it, the input without the parameters, the number of calls. The answers are
+compared with the float64 reference, which is asked after the last of them. Must not: forbid a cache that is keyed
+on all that the answer depends on.
 """
 
 from __future__ import annotations
