@@ -21,7 +21,7 @@ import numpy as np
 __all__ = ["Message", "Packer", "WireError", "bytes_of", "receive", "send", "span", "unpack", "unpacked_buffers"]
 
 _PREFIX = struct.Struct("<II")
-# A header holds names and shapes; a payload holds arrays of small worlds. More is no answer but an attack on the memory.
+# A header holds names and shapes; a payload holds arrays of small worlds. More is no answer but an attack on memory.
 _MAX_HEADER = 2**24
 _MAX_PAYLOAD = 2**31
 
@@ -225,7 +225,7 @@ def receive(read_into: Callable[[memoryview], None]) -> Message:
     for size in sizes:
         buffer = np.empty(size, np.uint8)
         if size:
-            read_into(memoryview(buffer))
+            read_into(buffer.data)
         buffers.append(buffer)
     return header, buffers
 

@@ -55,7 +55,7 @@ class Watch:
     """Remembers what the harness is made of.
 
     Args:
-        packages: packages whose modules are imported first, so that none of them is met only after a backend has touched it.
+        packages: packages whose modules are imported first, so that none is met only after a backend has touched it.
         values: what must keep its text, by name: the tolerances of a spec.
     """
 
