@@ -1,4 +1,4 @@
-"""What is verified: one sub-package an adapter, installed as ``blocklaws.backends``. Adapters never import each other."""
+"""What is verified: one sub-package an adapter, installed as ``blocklaws.backends``; none imports another."""
 
 if __name__ != "blocklaws.backends":
     raise ImportError(

@@ -1,7 +1,8 @@
 """blocklaws verifies Transformer decoder blocks against a spec of invariants.
 
-`verify` checks backends and returns a `Report`; `parametrize` makes a test of your own run one case each; `load_spec` reads a
-spec. Everything is loaded when it is first used: importing this package imports no framework, no NumPy and no Hypothesis.
+`verify` checks backends and returns a `Report`; `parametrize` makes a test of your own run one case each; `load_spec`
+reads a spec. Everything is loaded when it is first used: importing this package imports no framework, no NumPy and no
+Hypothesis.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
+__all__ = [  # noqa: RUF022 (grouped by purpose)
     # what is called
     "load_spec",
     "parametrize",

@@ -1,7 +1,8 @@
 """Carries out ``set`` and ``vary``: makes one world from another, line by line.
 
-Must hold: a line sees the world as the lines above it left it; a parameter that the block does not have is left alone; the
-result is coherent (every parameter has the shape that the config asks for). Must not: touch the world it starts from.
+Must hold: a line sees the world as the lines above it left it; a parameter that the block does not have is left
+alone; the result is coherent (every parameter has the shape that the config asks for). Must not: touch the world it
+starts from.
 """
 
 from __future__ import annotations
@@ -142,7 +143,9 @@ def _check(world: World, assignments: tuple[Assignment, ...]) -> None:
     missing = {name: shape for name, shape in wanted.items() if name not in world.parameters}
     place = assignments[0].place if assignments else None
     if missing:
-        raise BlocklawsError(f"{place}: the changed config needs parameters that the world does not have: {', '.join(missing)}")
+        raise BlocklawsError(
+            f"{place}: the changed config needs parameters that the world does not have: {', '.join(missing)}"
+        )
     for name, value in world.parameters.items():
         if name in wanted and value.shape != wanted[name]:
             raise BlocklawsError(f"{place}: {name} got shape {value.shape}, but the config asks for {wanted[name]}")

@@ -1,8 +1,8 @@
 """What checking a case means: cases, examinations, outcomes, and the interface of a property.
 
-A property looks at one example at a time (`Property.examine`); the search draws examples, stops at the first that fails and
-shrinks it. Must hold: an outcome is one of four verdicts and always says why it is not `holds`; nothing passes that was not
-checked. Must not: import Hypothesis, a framework, or the rooms.
+A property looks at one example at a time (`Property.examine`); the search draws examples, stops at the first that
+fails and shrinks it. Must hold: an outcome is one of four verdicts and always says why it is not `holds`; nothing
+passes that was not checked. Must not: import Hypothesis, a framework, or the rooms.
 """
 
 from __future__ import annotations

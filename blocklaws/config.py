@@ -42,8 +42,8 @@ class BlockConfig:
         norm_eps: added to the mean square or the variance, inside the root.
         placement: ``"pre"`` or ``"post"`` (Xiong et al. 2020, figure 1).
         feed_forward: ``"swiglu"`` (Shazeer 2020, eq. 6), ``"gelu"`` (erf), ``"gelu_tanh"`` or ``"relu"``.
-        rotary: ``None``, ``"interleaved"`` (pairs 2i, 2i+1; Su et al. 2021, eq. 34) or ``"half"`` (pairs i, i + d_head/2).
-        rotary_base: the base of the rotary frequencies.
+        rotary: ``None``, ``"interleaved"`` (pairs 2i, 2i+1; Su et al. 2021, eq. 34) or ``"half"`` (pairs i, i +
+        d_head/2). rotary_base: the base of the rotary frequencies.
         bias: whether the projections have biases (all four of attention; up and down of a one-gate feed-forward).
         max_positions: positions run from 0 to ``max_positions - 1``; others are refused.
 
@@ -89,7 +89,8 @@ class BlockConfig:
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(
                 f"configuration: n_kv_heads={self.n_kv_heads} does not divide n_heads={self.n_heads} "
-                f"(remainder {self.n_heads % self.n_kv_heads}); each key/value head serves an equal group of query heads"
+                f"(remainder {self.n_heads % self.n_kv_heads}); "
+                "each key/value head serves an equal group of query heads"
             )
         if self.rotary is not None and self.d_head % 2:
             raise ConfigError(

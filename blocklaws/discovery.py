@@ -1,8 +1,8 @@
 """Finds a backend or a property by the name that the user gave.
 
 A backend is named by a registered name (``torch``), ``package.module:attribute``, ``path/to/file.py:attribute``, or a
-mapping file (``path/to/mapping.yaml``). Must hold: whatever goes wrong is one `BackendError` that says what was looked for
-and what to do. Must not: import anything that was not named.
+mapping file (``path/to/mapping.yaml``). Must hold: whatever goes wrong is one `BackendError` that says what was
+looked for and what to do. Must not: import anything that was not named.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def find_subjects(name: str) -> list[Subject]:
         if path.suffix == ".py" or path.is_file():
             raise BackendError(f"backend {name!r} names a file but no attribute in it; write {name}:NAME")
         raise BackendError(
-            f"unknown backend {name!r}{did_you_mean(name, points)}; a backend is a registered name ({', '.join(points)}), "
+            f"unknown backend {name!r}{did_you_mean(name, points)}; "
+            f"a backend is a registered name ({', '.join(points)}), "
             "package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
         )
     module = _import_file(Path(module_name), name) if module_name.endswith(".py") else _import_module(module_name, name)

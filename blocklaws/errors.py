@@ -1,7 +1,8 @@
 """The exception family: everything blocklaws refuses is one of these, and each message stands alone.
 
 Must hold: a message says what was given, the rule it breaks and what to do; the command line prints it as one line and
-exits 2. Must not: carry a framework's exception type, or be raised for a block that is merely wrong (that is a verdict).
+exits 2. Must not: carry a framework's exception type, or be raised for a block that is merely wrong (that is a
+verdict).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Reads the keys of one located mapping, one typed getter a kind of value, so that every mistake is told in the same words.
+"""Reads the keys of one located mapping, one typed getter a kind of value, so that every mistake is told in the same
+words.
 
-Must hold: an unknown key, a missing key and a value of the wrong kind are `SpecError`s with the place, what was found, what
-was expected and the nearest right word.
+Must hold: an unknown key, a missing key and a value of the wrong kind are `SpecError`s with the place, what was
+found, what was expected and the nearest right word.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ class Fields:
                 place.refuse(f"{self.what}: {key}: {item!r} is listed twice")
         return tuple(items)
 
-    def number(self, key: str, default: float | None = None, low: float = float("-inf"), high: float = float("inf")) -> float:
+    def number(
+        self, key: str, default: float | None = None, low: float = float("-inf"), high: float = float("inf")
+    ) -> float:
         """Return a number between ``low`` and ``high``; required when there is no default."""
         value = self._required(key) if default is None else self.mapping.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
@@ -116,6 +119,8 @@ class Fields:
 
     def _check_word(self, key: str, value: Any, words: list[Any], place: Place) -> None:
         if not any(value is word or (isinstance(word, str) and value == word) for word in words):
-            listed = ", ".join("null" if word is None else str(word).lower() if isinstance(word, bool) else word for word in words)
+            listed = ", ".join(
+                "null" if word is None else str(word).lower() if isinstance(word, bool) else word for word in words
+            )
             hint = did_you_mean(str(value), [word for word in words if isinstance(word, str)])
             place.refuse(f"{self.what}: {key}: {described(value)} is not one of {listed}{hint}")

@@ -1,7 +1,7 @@
 """Reads one entry of ``invariants``: its expressions, picks, assignments and what it needs from a block.
 
-Must hold: every name in an expression is known before anything runs, and what an invariant needs from a block follows from
-what it mentions. Must not: evaluate anything.
+Must hold: every name in an expression is known before anything runs, and what an invariant needs from a block follows
+from what it mentions. Must not: evaluate anything.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ PATTERNS: Mapping[str, tuple[str, ...]] = {
 
 _KEYS = (
     "id", "says", "why", "source", "family", "blocks", "dtypes", "worlds", "where", "pick", "set", "vary", "variants",
-    "assume", "then", "informative", "min_informative", "examples", "refuted_by", "advisory", "property", "with", "means",
+    "assume", "then", "informative", "min_informative", "examples", "refuted_by", "advisory", "property", "with",
+    "means",
 )  # fmt: skip
 _AXES = {"tokens": "token", "batch": "batch", "features": "feature"}
 _FILLINGS = ("fresh", "zero", "huge", "tiny")
@@ -115,7 +116,8 @@ def select_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> tuple[str,
         for one in word if isinstance(word, list) else [word]:
             if one not in known[key]:
                 wanted.values_at[key].refuse(
-                    f"{fields.what}: blocks: {key} is never {described(one)}; it is one of {', '.join(map(str, dict.fromkeys(known[key])))}"
+                    f"{fields.what}: blocks: {key} is never {described(one)}; "
+                    f"it is one of {', '.join(map(str, dict.fromkeys(known[key])))}"
                 )
     chosen = tuple(
         name
@@ -126,7 +128,9 @@ def select_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> tuple[str,
         )
     )
     if not chosen:
-        place.refuse(f"{fields.what}: blocks: no block of the spec has all of these choices, so it could never be checked")
+        place.refuse(
+            f"{fields.what}: blocks: no block of the spec has all of these choices, so it could never be checked"
+        )
     return chosen
 
 
@@ -164,7 +168,10 @@ def _clauses(fields: Fields, vocabulary: Vocabulary) -> tuple[Clause, ...]:
             )
         needs = frozenset().union(*(_needs(path, vocabulary) for path in expression.references))
         if not needs:
-            at.refuse(f"{fields.what}: then: {expression.text!r} looks at nothing that a block computes, so it could never fail")
+            at.refuse(
+                f"{fields.what}: then: {expression.text!r} looks at nothing that a block computes, "
+                "so it could never fail"
+            )
         clauses.append(Clause(expression, needs, at))
     return tuple(clauses)
 
@@ -242,9 +249,7 @@ def _variants(fields: Fields, vocabulary: Vocabulary) -> dict[str, tuple[Assignm
         for name in mapping:
             if not name.isidentifier() or name in _RESERVED or name in vocabulary.picks or name in variants:
                 mapping.keys_at[name].refuse(f"{fields.what}: variants: {name!r} is taken or is no name")
-            variants[name] = _assignments(
-                Fields(mapping, tuple(mapping), f"{fields.what}: variants"), name, vocabulary
-            )
+            variants[name] = _assignments(Fields(mapping, tuple(mapping), f"{fields.what}: variants"), name, vocabulary)
     return variants
 
 
@@ -257,7 +262,8 @@ def _assignments(fields: Fields, key: str, vocabulary: Vocabulary) -> tuple[Assi
         at, what = mapping.values_at[target], f"{fields.what}: {key}: {target}"
         if target not in ASSIGNABLE and not fnmatch.filter(PARAMETER_NAMES, target):
             mapping.keys_at[target].refuse(
-                f"{fields.what}: {key}: unknown target {target!r}{did_you_mean(target, (*ASSIGNABLE, *PARAMETER_NAMES))}; "
+                f"{fields.what}: {key}: unknown target {target!r}"
+                f"{did_you_mean(target, (*ASSIGNABLE, *PARAMETER_NAMES))}; "
                 f"it is a parameter (or a pattern such as '*_bias') or one of {', '.join(ASSIGNABLE)}"
             )
         if isinstance(value, LocatedDict):
@@ -306,4 +312,3 @@ def _filling(target: str, value: LocatedDict, at: Place, what: str, vocabulary: 
         target, at, value=filled, by=None if filled is not None else by,
         axis=_AXES[axes[0]] if axes else None, selection=selection,
     )  # fmt: skip
-

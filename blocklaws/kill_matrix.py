@@ -1,8 +1,8 @@
 """The kill matrix: every fault of a backend against every invariant.
 
-Must hold: a fault counts as killed by an invariant only when that invariant's check fails on it; what a fault's block raises is
-no kill. An invariant that refutes nothing is idle, a `refuted_by` that is not true is listed: both make the run fail.
-Must not: know which backends exist, or shrink (a kill is a yes or a no).
+Must hold: a fault counts as killed by an invariant only when that invariant's check fails on it; what a fault's block
+raises is no kill. An invariant that refutes nothing is idle, a `refuted_by` that is not true is listed: both make the
+run fail. Must not: know which backends exist, or shrink (a kill is a yes or a no).
 """
 
 from __future__ import annotations
@@ -238,14 +238,16 @@ def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Itera
     dtypes = [
         dtype
         for dtype in _PREFERRED_DTYPES
-        if dtype in subject.dtypes and (not plan_.dtypes or dtype in plan_.dtypes) and (fault.dtypes is None or dtype in fault.dtypes)
+        if dtype in subject.dtypes
+        and (not plan_.dtypes or dtype in plan_.dtypes)
+        and (fault.dtypes is None or dtype in fault.dtypes)
     ]
     blocks = [block for block in fault.blocks if not plan_.blocks or block in plan_.blocks]
     if (fault.backends is not None and subject.name not in fault.backends) or not dtypes or not blocks:
         return
     for number in range(plan_.seeds):
-        # The first block and dtype meet every invariant; the others meet those that the first could not, and those whose
-        # claim to refute this fault has not come true yet.
+        # The first block and dtype meet every invariant; the others meet those that the first could not, and those
+        # whose claim to refute this fault has not come true yet.
         left = list(_invariants(plan_, spec, fault))
         for dtype in dtypes:
             for block in blocks:
@@ -255,9 +257,7 @@ def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Itera
                     yield row
                     killed = {kill.invariant for kill in row.kills}
                     left = [
-                        one
-                        for one in left
-                        if one not in here or (fault.id in one.refuted_by and one.id not in killed)
+                        one for one in left if one not in here or (fault.id in one.refuted_by and one.id not in killed)
                     ]
 
 
@@ -316,10 +316,24 @@ def run_faults(
 ) -> Matrix:
     """Measure the kill matrix of some backends; see `Plan`."""
     plan_ = Plan(
-        tuple(backends), spec, tuple(blocks), tuple(dtypes), tuple(faults), tuple(invariants), profile, seed, seeds, claims_only
+        tuple(backends),
+        spec,
+        tuple(blocks),
+        tuple(dtypes),
+        tuple(faults),
+        tuple(invariants),
+        profile,
+        seed,
+        seeds,
+        claims_only,
     )
     loaded = load_spec(spec)
-    for kind, names in (("blocks", blocks), ("tolerances", dtypes), ("invariants", invariants), ("profiles", [profile])):
+    for kind, names in (
+        ("blocks", blocks),
+        ("tolerances", dtypes),
+        ("invariants", invariants),
+        ("profiles", [profile]),
+    ):
         for name in names:
             loaded.one(kind, name)
     todo = units(plan_, loaded)
@@ -331,9 +345,7 @@ def run_faults(
     return Matrix(loaded, plan_, tuple(rows))
 
 
-def _each(
-    todo: Sequence[tuple[str, str]], plan_: Plan, spec: Specification, workers: int
-) -> Iterator[Sequence[Row]]:
+def _each(todo: Sequence[tuple[str, str]], plan_: Plan, spec: Specification, workers: int) -> Iterator[Sequence[Row]]:
     if workers <= 1:
         for label, id in todo:
             yield tuple(measure(label, spec.faults[id], plan_, spec))

@@ -1,7 +1,7 @@
 """Known failures: a user's own list of cases that are expected to fail, each with its reason.
 
-Must hold: the list is strict. A listed case that holds, and an entry that matches no case of the run, are failures of the
-run; a listed case runs without shrinking. Must not: turn an error of the call or of the spec into a pass.
+Must hold: the list is strict. A listed case that holds, and an entry that matches no case of the run, are failures of
+the run; a listed case runs without shrinking. Must not: turn an error of the call or of the spec into a pass.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class KnownFailure:
         except importlib.metadata.PackageNotFoundError:
             return False
         have, want = _numbers(installed), _numbers(match["version"])
-        return {"<": have < want, "<=": have <= want, ">": have > want, ">=": have >= want, "==": have == want}[match["sign"]]
+        return {"<": have < want, "<=": have <= want, ">": have > want, ">=": have >= want, "==": have == want}[
+            match["sign"]
+        ]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -92,7 +94,8 @@ class KnownFailures:
             entries.append(
                 KnownFailure(
                     invariant=fields.text("invariant"), reason=fields.text("reason"), place=place,
-                    backend=fields.text("backend", "*"), block=fields.text("block", "*"), dtype=fields.text("dtype", "*"),
+                    backend=fields.text("backend", "*"), block=fields.text("block", "*"),
+                    dtype=fields.text("dtype", "*"),
                     device=fields.text("device", "*"), version=version,
                 )
             )  # fmt: skip
@@ -106,7 +109,9 @@ class KnownFailures:
 
     def prepared(self, case: Case) -> Case:
         """Return the case, without shrinking when it is expected to fail."""
-        found = self._of(case.invariant.id, case.name, case.subject.name, case.kind.name, case.dtype, case.subject.device)
+        found = self._of(
+            case.invariant.id, case.name, case.subject.name, case.kind.name, case.dtype, case.subject.device
+        )
         return case if found is None else dataclasses.replace(case, shrink=False)
 
     def marked(self, result: CaseResult) -> CaseResult:
@@ -123,13 +128,16 @@ class KnownFailures:
             matched = [
                 result
                 for result in results
-                if entry.matches(result.invariant, result.name, result.backend, result.block, result.dtype, result.device)
+                if entry.matches(
+                    result.invariant, result.name, result.backend, result.block, result.dtype, result.device
+                )
             ]
             if not matched:
                 sentences.append(f"{entry.place}: the known failure of {entry.invariant!r} matches no case of this run")
                 continue
             sentences += [
-                f"{entry.place}: {result.name} on {result.backend}, {result.block}, {result.dtype} is listed as a known "
+                f"{entry.place}: {result.name} on {result.backend}, {result.block}, {result.dtype} "
+                "is listed as a known "
                 "failure but holds; remove the entry"
                 for result in matched
                 if result.verdict == "holds"

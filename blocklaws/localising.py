@@ -71,7 +71,9 @@ def axis_pattern(mask: np.ndarray, names: Sequence[str]) -> str:
         everywhere = " and ".join([", ".join(whole[:-1]), whole[-1]] if len(whole) > 1 else whole)
         text = f"{text}, every {everywhere}" if text else f"every {everywhere}"
     # The pattern is a box around the wrong elements; say so when the box has right ones in it.
-    box = np.prod([len(np.flatnonzero(mask.any(axis=tuple(o for o in range(mask.ndim) if o != a)))) for a in range(mask.ndim)])
+    box = np.prod(
+        [len(np.flatnonzero(mask.any(axis=tuple(o for o in range(mask.ndim) if o != a)))) for a in range(mask.ndim)]
+    )
     return text if mask.sum() == box else f"{text} ({int(mask.sum())} of {int(box)} there)"
 
 

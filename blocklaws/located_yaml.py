@@ -1,8 +1,8 @@
 """YAML whose every key and value knows its line: the reader of specs, mappings and known-failures files.
 
-Must hold: whatever the file contains, reading it ends within a second and bounded memory, in data or in a `SpecError` that
-begins with ``file:line:column``. Duplicate keys, anchors, aliases, tags, several documents and deep nesting are refused: a
-spec is plain data. Plain scalars follow the YAML 1.2 core schema (``no`` is a word, ``1e-5`` a number).
+Must hold: whatever the file contains, reading it ends within a second and bounded memory, in data or in a `SpecError`
+that begins with ``file:line:column``. Duplicate keys, anchors, aliases, tags, several documents and deep nesting are
+refused: a spec is plain data. Plain scalars follow the YAML 1.2 core schema (``no`` is a word, ``1e-5`` a number).
 Must not: construct any Python object but dict, list, str, int, float, bool and None.
 """
 
@@ -101,7 +101,9 @@ def load(path: Path | str) -> Any:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise SpecError(f"{path}:{line}:1: byte {data[error.start]:#04x} is not UTF-8; save the file as UTF-8") from None
+        raise SpecError(
+            f"{path}:{line}:1: byte {data[error.start]:#04x} is not UTF-8; save the file as UTF-8"
+        ) from None
     return loads(text, str(path))
 
 
@@ -118,7 +120,9 @@ def loads(text: str, name: str) -> Any:
         raise SpecError(f"{place}: not valid YAML: {what}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
-        raise SpecError(f"{name}:{line}:1: not valid YAML: a character that YAML does not allow ({error.reason})") from None
+        raise SpecError(
+            f"{name}:{line}:1: not valid YAML: a character that YAML does not allow ({error.reason})"
+        ) from None
 
 
 class _Composer:

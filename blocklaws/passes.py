@@ -1,8 +1,9 @@
 """What the names of an expression stand for in one example: the passes of a block over a world and its variants.
 
-Must hold: nothing is computed that no expression asked for, and each call of the block is made once an example; the float64
-reference and the reference recipe of the world's dtype are computed beside it, on copies of their own, and after the block's
-calls (`Scope.call_first`): an expected value that does not exist yet cannot be found. Must not: judge.
+Must hold: nothing is computed that no expression asked for, and each call of the block is made once an example; the
+float64 reference and the reference recipe of the world's dtype are computed beside it, on copies of their own, and
+after the block's calls (`Scope.call_first`): an expected value that does not exist yet cannot be found. Must not:
+judge.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Pass:
         return found
 
     def computed(self, name: str) -> Any:
-        """What has been computed under a name ("output", "trace", ...), or None when nothing asked for it or it raised."""
+        """What has been computed under a name ("output", "trace", ...); None when nothing asked for it or it raised."""
         found = self._values.get(name)
         return None if isinstance(found, BlockRaised) else found
 
@@ -122,7 +123,9 @@ class Pass:
                 chunk = self.world.input[:, start : start + length].copy()
                 output, cache = self.built.forward_cached(chunk, cache)
                 if output.shape != chunk.shape:
-                    raise BlockRaised("forward_cached", f"returned shape {output.shape} for a chunk of shape {chunk.shape}")
+                    raise BlockRaised(
+                        "forward_cached", f"returned shape {output.shape} for a chunk of shape {chunk.shape}"
+                    )
                 outputs.append(output)
                 start += length
             return np.concatenate(outputs, axis=1)
@@ -179,11 +182,7 @@ class Pass:
                 return {name: value for name, value in self.gradients().items() if name != "input"}
             return self._gradient(rest[0])
         if head == "passed":
-            return {
-                "input": self.passed_input,
-                "cotangent": self.passed_cotangent,
-                "parameters": lambda: (self.output(), self.built.given_parameters)[1],
-            }[rest[0]]()
+            return self._passed(rest[0])
         if head == "given":
             return dict(world.parameters)
         if head == "traced":
@@ -197,6 +196,14 @@ class Pass:
         if head == "recipe":
             return self._recipe_value(rest)
         raise KeyError(path)
+
+    def _passed(self, name: str) -> Any:
+        if name == "input":
+            return self.passed_input()
+        if name == "cotangent":
+            return self.passed_cotangent()
+        self.output()
+        return self.built.given_parameters
 
     def _word(self, name: str) -> Any:
         world = self.world

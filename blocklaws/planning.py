@@ -1,7 +1,7 @@
 """Plans a run: which cases there are for some backends, and in which order.
 
-Must hold: every invariant of the spec gives at least one case for each block, backend and dtype it speaks of, whether or not
-it can be checked there; a filter that leaves nothing is an error. Must not: build a block or draw an example.
+Must hold: every invariant of the spec gives at least one case for each block, backend and dtype it speaks of, whether
+or not it can be checked there; a filter that leaves nothing is an error. Must not: build a block or draw an example.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def reference_subject() -> Subject:
     return find_subjects("numpy")[0]
 
 
-def plan(spec: Specification, subjects: Sequence[Subject], choice: Choice, reference: Subject | None = None) -> list[Case]:
+def plan(
+    spec: Specification, subjects: Sequence[Subject], choice: Choice, reference: Subject | None = None
+) -> list[Case]:
     """Return the cases of a run, ordered by backend, block, dtype and invariant.
 
     Raises:
@@ -102,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 
 def _parts(invariant: Invariant, property: Property) -> list[tuple[str, frozenset[str], tuple[Clause, ...]]]:
-    """Group an invariant's clauses by what they need, so that a block without gradients still has its outputs judged."""
+    """Group an invariant's clauses by need, so that a block without gradients still has its outputs judged."""
     if not invariant.clauses:
         return [("", property.needs(invariant.arguments), ())]
     groups: dict[frozenset[str], list[Clause]] = {}

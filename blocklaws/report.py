@@ -1,7 +1,7 @@
 """The report of a run as data: one result a case, and the JSON that other programs read.
 
-Must hold: the keys of the JSON are those of the design, and nothing in it depends on the clock but ``seconds``. Must not:
-print, or hold arrays; a result can cross process borders.
+Must hold: the keys of the JSON are those of the design, and nothing in it depends on the clock but ``seconds``. Must
+not: print, or hold arrays; a result can cross process borders.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class CaseResult:
     @property
     def id(self) -> str:
         """A short id, the same whenever the same counterexample is found."""
-        text = json.dumps([self.name, self.block, self.label, self.backend, self.dtype, self.counterexample], sort_keys=True)
+        text = json.dumps(
+            [self.name, self.block, self.label, self.backend, self.dtype, self.counterexample], sort_keys=True
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
@@ -106,7 +108,9 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
         if (judgement := examination.judgement) is not None:
             details["claim"] = judgement.claim
             if judgement.worst is not None and judgement.shape:
-                names = axis_names("output", len(judgement.shape)) if len(judgement.shape) != 4 else axis_names("query", 4)
+                names = (
+                    axis_names("output", len(judgement.shape)) if len(judgement.shape) != 4 else axis_names("query", 4)
+                )
                 where = ", ".join(f"{name}={index}" for name, index in zip(names, judgement.worst, strict=True))
                 details["worst"] = (
                     f"at {where}: got {_number(judgement.got)}"

@@ -57,7 +57,8 @@ def _isolated(backends: Sequence[Any], device: str | None) -> list[Subject]:
     for backend in backends:
         if not isinstance(backend, str):
             raise BlocklawsError(
-                f"backend {backend!r:.100} was given as an object, which cannot be moved to another process; to isolate "
+                f"backend {backend!r:.100} was given as an object, which cannot be moved to another process; "
+                "to isolate "
                 "it, name it: package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
             )
     return [subject for backend in backends for subject in isolated(backend, device)]

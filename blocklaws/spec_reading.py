@@ -1,7 +1,8 @@
 """Reads a spec: finds its files, follows ``extends``, and makes the records of `blocklaws.specification`.
 
-Must hold: everything that can be refused from the text alone is refused here, with its place; `load_spec` returns a coherent
-`Specification` or raises. Must not: import the rooms; the built-in spec is found through `importlib.resources`.
+Must hold: everything that can be refused from the text alone is refused here, with its place; `load_spec` returns a
+coherent `Specification` or raises. Must not: import the rooms; the built-in spec is found through
+`importlib.resources`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ _MAX_EXTENDS = 8
 def load_spec(name: str | Path | None = None) -> Specification:
     """Read the built-in spec, or a user's spec file and everything that it extends.
 
-    A file that does not say ``extends`` brings its own invariants only; the blocks, menus, profiles, tolerances and faults
-    that it does not give are the built-in ones. ``extends: blocklaws`` adds to the built-in invariants, ``extends: other.yaml``
-    (a path beside the file) to those of another file. An entry with a known id replaces that entry.
+    A file that does not say ``extends`` brings its own invariants only; the blocks, menus, profiles, tolerances and
+    faults that it does not give are the built-in ones. ``extends: blocklaws`` adds to the built-in invariants,
+    ``extends: other.yaml`` (a path beside the file) to those of another file. An entry with a known id replaces that
+    entry.
 
     Raises:
         SpecError: a file cannot be read or says something that cannot be meant.
@@ -91,7 +93,9 @@ def _read_user_file(path: Path, chain: tuple[Path, ...]) -> Specification:
         if parent != BUILT_IN:
             target = (path.parent / parent).resolve()
             if target in chain or target == path.resolve() or len(chain) >= _MAX_EXTENDS:
-                fields.refuse("extends", f"{parent!r} leads back to this file or through more than {_MAX_EXTENDS} files")
+                fields.refuse(
+                    "extends", f"{parent!r} leads back to this file or through more than {_MAX_EXTENDS} files"
+                )
             if not target.is_file():
                 fields.refuse("extends", f"{parent!r} is neither 'blocklaws' nor a file beside this one")
             base = _read_user_file(target, (*chain, path.resolve()))
@@ -120,7 +124,9 @@ def _read_sections(
         blocks[name] = _read_block(name, section, menus)
     profiles = {**base.profiles}
     for name in (section := _mapping(sections, "profiles", at)):
-        fields = Fields(as_mapping(section[name], section.values_at[name], name), ("says", "examples"), f"profile {name!r}")
+        fields = Fields(
+            as_mapping(section[name], section.values_at[name], name), ("says", "examples"), f"profile {name!r}"
+        )
         profiles[name] = Profile(name, fields.text("says"), int(fields.number("examples", low=1, high=1_000_000)))
     tolerances = {**base.tolerances}
     for name in (section := _mapping(sections, "tolerances", at)):
@@ -191,13 +197,15 @@ def _read_block(name: str, section: LocatedDict, menus: Mapping[str, tuple[Sizes
     choices["norm_eps"] = float(fields.number("norm_eps", low=0, high=1))
     choices["rotary_base"] = float(fields.number("rotary_base", low=1e-3, high=1e12))
     choices["max_positions"] = int(fields.number("max_positions", low=1, high=10_000_000))
-    kind = BlockKind(name, fields.text("says"), fields.text("source"), fields.word("heads", tuple(menus)), choices, place)
+    kind = BlockKind(
+        name, fields.text("says"), fields.text("source"), fields.word("heads", tuple(menus)), choices, place
+    )
     for sizes in menus[kind.heads]:
         try:
             config: BlockConfig = kind.config(sizes)
         except ConfigError as error:
             place.refuse(f"{what} with the sizes of menu {kind.heads!r}: {error}")
-        if sizes.T > config.max_positions:
+        if config.max_positions < sizes.T:
             place.refuse(f"{what}: max_positions={config.max_positions} is less than T={sizes.T} of its menu")
     return kind
 
@@ -208,7 +216,9 @@ def _read_tolerance(name: str, section: LocatedDict) -> Tolerance:
     fields = Fields(as_mapping(section[name], section.values_at[name], what), words, what)
     values, reasons = {}, {}
     for word in words:
-        entry = Fields(as_mapping(fields.mapping.get(word), fields.place(word), word), ("value", "reason"), f"{what}: {word}")
+        entry = Fields(
+            as_mapping(fields.mapping.get(word), fields.place(word), word), ("value", "reason"), f"{what}: {word}"
+        )
         values[word] = float(entry.number("value", low=0, high=1e6))
         reasons[word] = entry.text("reason")
     return Tolerance(dtype=name, reasons=reasons, **values)
@@ -229,4 +239,3 @@ def _read_fault(id: str, entry: LocatedDict, place: Place, blocks: Mapping[str, 
         backends=fields.words("backends") or None,
         place=place,
     )
-

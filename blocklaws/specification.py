@@ -66,8 +66,8 @@ class BlockKind:
 class Tolerance:
     """How close is close in one dtype; the reasons stand beside the numbers in ``spec/tolerances.yaml``.
 
-    `close(a, b)` allows ``atol + rtol * rowmax``; `calibrated` allows ``c * error(recipe) + floor * rowmax``, where rowmax
-    is the largest magnitude of the row (last axis).
+    `close(a, b)` allows ``atol + rtol * rowmax``; `calibrated` allows ``c * error(recipe) + floor * rowmax``, where
+    rowmax is the largest magnitude of the row (last axis).
     """
 
     dtype: str
@@ -113,7 +113,7 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Pick:
-    """A value drawn for each example: one of ``choices``, a number from ``low .. high``, or an arrangement of a count."""
+    """A value drawn for each example: one of ``choices``, a number from ``low .. high``, or an arrangement."""
 
     name: str
     text: str
@@ -129,8 +129,8 @@ class Assignment:
     """One line of ``set`` or ``vary``: what is replaced, where, and by what.
 
     ``target`` is ``input``, ``position_offset``, ``cotangent``, a word of the config, or a pattern of parameter names
-    (``*_bias``). ``axis`` and ``selection`` choose a part of an input or a parameter; ``by`` names a filling (``fresh``),
-    ``value`` is a number or an expression over the world before the assignment.
+    (``*_bias``). ``axis`` and ``selection`` choose a part of an input or a parameter; ``by`` names a filling
+    (``fresh``), ``value`` is a number or an expression over the world before the assignment.
     """
 
     target: str
@@ -216,12 +216,24 @@ class Specification:
         """
         table: Mapping[str, Any] = getattr(self, kind)
         if name not in table:
-            listed = f"; `blocklaws list {kind}` shows all {len(table)}" if kind in ("blocks", "invariants", "faults") else ""
-            raise BlocklawsError(f"unknown {_SINGULAR[kind]} {name!r}{did_you_mean(name, table)}{listed or _choices(table)}")
+            listed = (
+                f"; `blocklaws list {kind}` shows all {len(table)}"
+                if kind in ("blocks", "invariants", "faults")
+                else ""
+            )
+            raise BlocklawsError(
+                f"unknown {_SINGULAR[kind]} {name!r}{did_you_mean(name, table)}{listed or _choices(table)}"
+            )
         return table[name]
 
 
-_SINGULAR = {"blocks": "block", "invariants": "invariant", "faults": "fault", "profiles": "profile", "tolerances": "dtype"}
+_SINGULAR = {
+    "blocks": "block",
+    "invariants": "invariant",
+    "faults": "fault",
+    "profiles": "profile",
+    "tolerances": "dtype",
+}
 
 
 def _choices(table: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """A backend as the engine sees it: any object or function that fits the adapter contract, called with care.
 
-Must hold: a block gets private copies of what it is called with, what it returns is copied at once, and whatever it raises
-is reported as its own mistake (`BlockRaised`), never as the harness's. Must not: trust a shape, a dtype or a number that a
-backend returned; that is what the invariants judge.
+Must hold: a block gets private copies of what it is called with, what it returns is copied at once, and whatever it
+raises is reported as its own mistake (`BlockRaised`), never as the harness's. Must not: trust a shape, a dtype or a
+number that a backend returned; that is what the invariants judge.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from blocklaws.canonical import CAPABILITIES, PARAMETER_NAMES, STAGES
 from blocklaws.config import BlockConfig
-from blocklaws.errors import BackendError, did_you_mean, missing_module
+from blocklaws.errors import BackendError, did_you_mean
 from blocklaws.worlds import World
 
 __all__ = ["Abilities", "BlockRaised", "Built", "Subject", "to_array"]
@@ -45,7 +45,9 @@ def _raised(call: str, error: BaseException) -> BlockRaised:
     where = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
     message = " ".join(str(error).split())
     message = message if len(message) <= 300 else message[:297] + "..."
-    return BlockRaised(call, f"raised {type(error).__name__}: {message}" if message else f"raised {type(error).__name__}", where)
+    return BlockRaised(
+        call, f"raised {type(error).__name__}: {message}" if message else f"raised {type(error).__name__}", where
+    )
 
 
 def to_array(value: Any, call: str) -> np.ndarray:
@@ -121,13 +123,20 @@ class Subject:
             try:
                 backend = backend()
             except _ITS_OWN as error:
-                raise BackendError(f"backend {label!r}: {_raised('its class', error)}; it must be made without arguments") from None
+                raise BackendError(
+                    f"backend {label!r}: {_raised('its class', error)}; it must be made without arguments"
+                ) from None
         self.backend = backend
         self.is_function = not hasattr(backend, "build") and callable(backend) and not hasattr(backend, "forward")
         if not self.is_function and not callable(getattr(backend, "build", None)):
-            hint = " (this has forward: it is a built block, wrap it in an object with build)" if hasattr(backend, "forward") else ""
+            hint = (
+                " (this has forward: it is a built block, wrap it in an object with build)"
+                if hasattr(backend, "forward")
+                else ""
+            )
             raise BackendError(
-                f"backend {label!r} is a {type(backend).__name__}{hint}: a backend has build(config, parameters, dtype), "
+                f"backend {label!r} is a {type(backend).__name__}{hint}: "
+                "a backend has build(config, parameters, dtype), "
                 "or is a function f(x, parameters, config)"
             )
         if self.is_function:
@@ -161,7 +170,9 @@ class Subject:
     def _dtypes(self) -> tuple[str, ...]:
         dtypes = getattr(self.backend, "dtypes", ("float32",))
         if isinstance(dtypes, str) or not isinstance(dtypes, list | tuple) or not dtypes:
-            raise BackendError(f"backend {self.label!r}: dtypes={dtypes!r} must be a tuple of names from {', '.join(_DTYPES)}")
+            raise BackendError(
+                f"backend {self.label!r}: dtypes={dtypes!r} must be a tuple of names from {', '.join(_DTYPES)}"
+            )
         for dtype in dtypes:
             if dtype not in _DTYPES:
                 raise BackendError(
@@ -177,11 +188,14 @@ class Subject:
         for size, multiple in multiples.items():
             if size not in _MULTIPLES:
                 raise BackendError(
-                    f"backend {self.label!r}: multiples names an unknown size {size!r}{did_you_mean(str(size), _MULTIPLES)}; "
+                    f"backend {self.label!r}: multiples names an unknown size {size!r}"
+                    f"{did_you_mean(str(size), _MULTIPLES)}; "
                     f"sizes are {', '.join(_MULTIPLES)}"
                 )
             if not isinstance(multiple, int) or isinstance(multiple, bool) or not 1 <= multiple <= 4096:
-                raise BackendError(f"backend {self.label!r}: multiples[{size!r}]={multiple!r} must be a whole number from 1 to 4096")
+                raise BackendError(
+                    f"backend {self.label!r}: multiples[{size!r}]={multiple!r} must be a whole number from 1 to 4096"
+                )
         return dict(multiples)
 
     @property
@@ -200,7 +214,9 @@ class Subject:
             BackendError: the backend cannot choose a device, or there is no such device.
         """
         if not hasattr(self.backend, "with_device"):
-            raise BackendError(f"backend {self.name!r} cannot choose a device (it has no with_device); leave --device out")
+            raise BackendError(
+                f"backend {self.name!r} cannot choose a device (it has no with_device); leave --device out"
+            )
         return Subject(self.backend.with_device(device), self.label)
 
     def refusal(self, config: BlockConfig) -> str | None:
@@ -340,7 +356,9 @@ class Built:
         """Return (output, cache) of the next tokens."""
         returned = self._call("forward_cached", x, cache)
         if not isinstance(returned, tuple | list) or len(returned) != 2:
-            raise BlockRaised("forward_cached", f"returned a {type(returned).__name__} where (output, cache) was expected")
+            raise BlockRaised(
+                "forward_cached", f"returned a {type(returned).__name__} where (output, cache) was expected"
+            )
         return to_array(returned[0], "forward_cached").copy(), returned[1]
 
     def _offset(self, position_offset: int) -> dict[str, int]:
@@ -354,7 +372,9 @@ class Built:
 
     def _arrays(self, call: str, returned: Any, *, copy: bool = True) -> dict[str, np.ndarray]:
         if not isinstance(returned, Mapping):
-            raise BlockRaised(call, f"returned a {type(returned).__name__} where a mapping of names to arrays was expected")
+            raise BlockRaised(
+                call, f"returned a {type(returned).__name__} where a mapping of names to arrays was expected"
+            )
         arrays = {}
         for name, value in returned.items():
             if not isinstance(name, str):

@@ -1,8 +1,8 @@
 """Worlds: one drawn situation, as a small recipe that a person can read and the arrays that it stands for.
 
 Must hold: a recipe and a dtype determine every array bit for bit, in any process. The structure (sizes, pattern, seed,
-offset) is drawn by Hypothesis elsewhere; the arrays are filled here by a seeded generator, because element-wise strategies
-cost twelve times more and make a third of the inputs constant. Must not: import Hypothesis or a framework.
+offset) is drawn by Hypothesis elsewhere; the arrays are filled here by a seeded generator, because element-wise
+strategies cost twelve times more and make a third of the inputs constant. Must not: import Hypothesis or a framework.
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ _PARAMETERS, _INPUT, _COTANGENT, _FRESH = range(4)
 # Magnitudes of the hostile patterns, by dtype where the range of the dtype decides.
 _HUGE = {"float64": 1e9, "float32": 1e6, "bfloat16": 1e6, "float16": 250.0}
 # In low precision a score of a hundred is rounded by more than a softmax forgives: nothing could be judged there.
-_SCORES = {"float64": (12.0, 60.0, 250.0), "float32": (12.0, 60.0, 250.0), "bfloat16": (2.0, 4.0), "float16": (2.0, 6.0)}
+_SCORES = {
+    "float64": (12.0, 60.0, 250.0),
+    "float32": (12.0, 60.0, 250.0),
+    "bfloat16": (2.0, 4.0),
+    "float16": (2.0, 6.0),
+}
 
 
 def as_dtype(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype of a dtype's name; low precision comes from ml_dtypes."""
-    return np.dtype(_DTYPES[name])
+    dtype: np.dtype[Any] = np.dtype(_DTYPES[name])
+    return dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +115,8 @@ class World:
 def adapted_menu(menu: tuple[Sizes, ...], multiples: Mapping[str, int]) -> tuple[Sizes, ...]:
     """Return the menu with every size rounded up to what a backend's sizes must divide by.
 
-    ``multiples`` may name B, T, n_heads, n_kv_heads, d_head, d_ff and d_model. d_model stays n_heads d_head where it was;
-    a multiple of d_model is reached by widening the heads.
+    ``multiples`` may name B, T, n_heads, n_kv_heads, d_head, d_ff and d_model. d_model stays n_heads d_head where it
+    was; a multiple of d_model is reached by widening the heads.
     """
     if not multiples:
         return menu
@@ -128,7 +134,9 @@ def adapted_menu(menu: tuple[Sizes, ...], multiples: Mapping[str, int]) -> tuple
         tied = sizes.d_model == sizes.n_heads * sizes.d_head
         while tied and (heads * width) % multiples.get("d_model", 1):
             width += step
-        model = heads * width if tied else -(-sizes.d_model // multiples.get("d_model", 1)) * multiples.get("d_model", 1)
+        model = (
+            heads * width if tied else -(-sizes.d_model // multiples.get("d_model", 1)) * multiples.get("d_model", 1)
+        )
         changed |= {"n_heads": heads, "d_head": width, "d_model": model}
         adapted.append(dataclasses.replace(sizes, **changed))
     if multiples.get("T", 1) > 1:
@@ -140,8 +148,8 @@ def adapted_menu(menu: tuple[Sizes, ...], multiples: Mapping[str, int]) -> tuple
 def make_world(kind: BlockKind, recipe: Recipe, dtype: str) -> World:
     """Fill the arrays of a recipe.
 
-    Matrices have deviation 1/sqrt(fan_in), so that a planted mistake moves the output by its own size; gains and biases are
-    random and differ between the two norms.
+    Matrices have deviation 1/sqrt(fan_in), so that a planted mistake moves the output by its own size; gains and
+    biases are random and differ between the two norms.
     """
     config = kind.config(recipe.sizes)
     to = as_dtype(dtype)
@@ -149,7 +157,9 @@ def make_world(kind: BlockKind, recipe: Recipe, dtype: str) -> World:
     parameters = _parameters(config, recipe, dtype)
     x = _tokens(shape, recipe.pattern, dtype, _generator(recipe.seed, _INPUT))
     generator = _generator(recipe.seed, _COTANGENT)
-    cotangent = generator.integers(1, 4, shape).astype(float) if recipe.pattern == "integers" else generator.normal(size=shape)
+    cotangent = (
+        generator.integers(1, 4, shape).astype(float) if recipe.pattern == "integers" else generator.normal(size=shape)
+    )
     return World(
         config=config,
         dtype=dtype,
@@ -179,7 +189,9 @@ def fill(world: World, target: str, by: str, salt: int) -> np.ndarray:
     elif target == "cotangent":
         values = generator.normal(size=like.shape)
     else:
-        values = _parameters(world.config, dataclasses.replace(world.recipe, seed=world.recipe.seed + 7919 + salt), world.dtype)[target]
+        values = _parameters(
+            world.config, dataclasses.replace(world.recipe, seed=world.recipe.seed + 7919 + salt), world.dtype
+        )[target]
     return values.astype(like.dtype)
 
 
@@ -217,7 +229,7 @@ def _tokens(shape: tuple[int, ...], pattern: str, dtype: str, generator: np.rand
         # Rows with a mean of their own: what tells a layer norm from an rms norm.
         return x * generator.uniform(0.5, 2.0) + generator.normal(0.0, 2.0, (*shape[:-1], 1))
     if pattern == "tiny":
-        return x * generator.choice((1e-2, 1e-3, 1e-4))
+        return x * float(generator.choice((1e-2, 1e-3, 1e-4)))
     if pattern == "huge":
         return x * _HUGE[dtype]
     if pattern == "zero-rows":

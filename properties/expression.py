@@ -1,8 +1,8 @@
 """The property behind every invariant that the expression language can say.
 
-Must hold: an example is judged exactly as the spec reads: ``set`` first, then the variants of ``vary``, then each clause of
-``then`` in order, then ``informative``. A block that returns the wrong shape refutes the claim; it is no error of the spec.
-Must not: know a framework or a fault.
+Must hold: an example is judged exactly as the spec reads: ``set`` first, then the variants of ``vary``, then each
+clause of ``then`` in order, then ``informative``. A block that returns the wrong shape refutes the claim; it is no
+error of the spec. Must not: know a framework or a fault.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class ExpressionProperty:
                 varied = assign(world, assignments, picks, case.subject, case.tolerance, salt=number)
                 passes[name] = Pass(case.subject, varied, case.reference, base if _same_block(world, varied) else None)
             scope = Scope(base, {name: each for name, each in passes.items() if name}, picks)
-            # The block first: before its last call there is nothing that it could find, or leave for the reference to read.
+            # The block first: before its last call there is nothing that it could find, or leave for the reference to
+            # read.
             expressions = [clause.expression for clause in case.clauses]
             expressions += [each for each in (invariant.informative, invariant.assume) if each is not None]
             scope.call_first(path for each in expressions for path in each.columns)
@@ -79,7 +80,9 @@ class ExpressionProperty:
             try:
                 informative = bool(evaluate(case.invariant.informative, scope, case.tolerance))
             except EvaluationError as error:
-                raise BlocklawsError(f"{case.invariant.place}: invariant {case.invariant.id!r}: informative: {error}") from None
+                raise BlocklawsError(
+                    f"{case.invariant.place}: invariant {case.invariant.id!r}: informative: {error}"
+                ) from None
             except Unavailable:
                 informative = True
         return Examination(informative=informative, max_error=max_error, passes=passes)
@@ -117,6 +120,10 @@ def _wrong_shape(passes: Mapping[str, Pass], claim: str) -> Judgement | None:
             if value is not None and stage in wanted and value.shape != wanted[stage]:
                 of = f" of the pass {name!r}" if name else ""
                 return Judgement(
-                    False, claim, f"{stage}{of} has shape {value.shape} where {wanted[stage]} was expected", wrong=1, total=1
+                    False,
+                    claim,
+                    f"{stage}{of} has shape {value.shape} where {wanted[stage]} was expected",
+                    wrong=1,
+                    total=1,
                 )
     return None

@@ -1,7 +1,7 @@
 """The search: Hypothesis draws examples of a case, stops at the first that fails, and shrinks it.
 
-Must hold: the same case and seed give the same outcome and the same counterexample, in any process; an example that checked
-nothing is counted as uninformative, and too many of them make the case an error, never a pass.
+Must hold: the same case and seed give the same outcome and the same counterexample, in any process; an example that
+checked nothing is counted as uninformative, and too many of them make the case an error, never a pass.
 Must not: keep a database or a deadline of its own (the profile of a caller must not change a verdict).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -116,7 +117,11 @@ class _Record:
 
     def outcome(self) -> Outcome:
         """Return the verdict on everything seen."""
-        counts = {"examples": self._examples, "informative": self._informative, "max_error": self._max_error}
+        counts: dict[str, Any] = {
+            "examples": self._examples,
+            "informative": self._informative,
+            "max_error": self._max_error,
+        }
         if self._failure is not None:
             example, examination = self._failure
             failure = Failure(example, examination, self._first_failure)

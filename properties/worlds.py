@@ -1,7 +1,8 @@
 """Hypothesis strategies for worlds: they draw the structure of an example, never its arrays.
 
-Must hold: an example shrinks towards the first size of the menu, small integers, seed 0 and offset 0; every draw satisfies the
-invariant's ``where``. Must not: reject draws (sizes that cannot be used are left out before anything is drawn).
+Must hold: an example shrinks towards the first size of the menu, small integers, seed 0 and offset 0; every draw
+satisfies the invariant's ``where``. Must not: reject draws (sizes that cannot be used are left out before anything is
+drawn).
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def _possible(case: Case, sizes: Sizes, pick: Pick) -> bool:
 
 
 def _range(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> list[int]:
-    assert pick.low is not None and pick.high is not None
+    assert pick.low is not None
+    assert pick.high is not None
     scope = _scope(case, sizes, picks)
     low, high = int(evaluate(pick.low, scope, case.tolerance)), int(evaluate(pick.high, scope, case.tolerance))
     if high - low > 1_000_000:
@@ -93,7 +95,13 @@ def _partition(draw: st.DrawFn, count: int, step: int) -> list[int]:
     """
     units = count // step
     half = units // 2
-    splits = [[units], [units - 1, 1], [half, units - half], [1, units - 1], [max(1, units - 3), *[1] * min(3, units - 1)]]
+    splits = [
+        [units],
+        [units - 1, 1],
+        [half, units - half],
+        [1, units - 1],
+        [max(1, units - 3), *[1] * min(3, units - 1)],
+    ]
     if units <= 8:
         splits.append([1] * units)
     else:

@@ -18,7 +18,7 @@ def rounded(a: jax.Array, dtype: Any) -> jax.Array:
 
     A pair of casts could be removed by XLA as excess precision that does no harm; this is kept.
     """
-    info = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
+    info = jnp.finfo(dtype)
     return lax.reduce_precision(a, exponent_bits=int(info.nexp), mantissa_bits=int(info.nmant))
 
 

@@ -105,7 +105,7 @@ class EpsMissing(Steps):
 @fault("eps-from-dtype")
 class EpsFromDtype(Steps):
     def standardize(self, x: jax.Array, eps: float) -> jax.Array:
-        return super().standardize(x, float(jnp.finfo(x.dtype).eps))  # type: ignore[no-untyped-call]
+        return super().standardize(x, float(jnp.finfo(x.dtype).eps))
 
 
 @fault("gain-offset")

@@ -22,7 +22,7 @@ def _keys(visible: jax.Array) -> jax.Array:
 
 def _exponentials(scores: jax.Array, visible: jax.Array, axis: int = -1) -> jax.Array:
     """Return exponentials less their maximum, zero where hidden; finite where everything is hidden along the axis."""
-    seen = jnp.where(visible, scores, jnp.finfo(scores.dtype).min)  # type: ignore[no-untyped-call]
+    seen = jnp.where(visible, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(visible, jnp.exp(seen - jax.lax.stop_gradient(jnp.max(seen, axis=axis, keepdims=True))), 0)
 
 

@@ -144,8 +144,8 @@ def calibrated(context: Context, candidate: Value, reference: Value, recipe: Val
     >>> show("calibrated(output, 2 * input, astype(2 * input, 'float32'))")
     holds: calibrated(output, 2 * input, astype(2 * input, 'float32'))
     """
-    # Sets are judged name by name, but in the scale of the whole set: a gradient that is zero in exact arithmetic has no
-    # scale of its own, only the rounding noise of the others.
+    # Sets are judged name by name, but in the scale of the whole set: a gradient that is zero in exact arithmetic has
+    # no scale of its own, only the rounding noise of the others.
     whole = 0.0
     if isinstance(reference, Mapping):
         whole = max((float(np.max(np.abs(widened(value)), initial=0.0)) for value in reference.values()), default=0.0)
