@@ -133,6 +133,15 @@ def missing(shown: str, printed: str) -> tuple[str, dict[str, str]]:
     return "", ids
 
 
+def make(block: Block, folder: Path) -> None:
+    """Write or change the file that a block is about, if it is about one."""
+    file = folder / block.name
+    if block.mark in ("file", "wrong"):
+        file.write_text(block.text, encoding="utf-8")
+    elif block.mark == "change":
+        file.write_text(changed(file.read_text(encoding="utf-8"), block.text.rstrip("\n")), encoding="utf-8")
+
+
 def follow(page: str, folder: Path, run: Callable[..., Any]) -> list[str]:
     """Follow a page in a folder; return what went otherwise than it says."""
     problems: list[str] = []
@@ -140,12 +149,8 @@ def follow(page: str, folder: Path, run: Callable[..., Any]) -> list[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for block in blocks(page):
         at = f"docs/{page}.md:{block.line}"
-        if block.mark in ("file", "wrong"):
-            (folder / block.name).write_text(block.text, encoding="utf-8")
-        elif block.mark == "change":
-            file = folder / block.name
-            file.write_text(changed(file.read_text(encoding="utf-8"), block.text.rstrip("\n")), encoding="utf-8")
-        elif block.language == "shell-session":
+        make(block, folder)
+        if block.language == "shell-session":
             for typed in session(block.text):
                 typing = [ids.get(word, word) for word in shlex.split(typed.command)]
                 assert typing[0] in _RUNS, f"{at}: {typed.command}: not a command that pages may show"
@@ -184,8 +189,8 @@ def specs() -> list[Any]:
 def test_the_invariants_of_a_page_hold_and_refute(page: str, block: Block, tmp_path: Path) -> None:
     """Fails when an invariant that readers copy is wrong, or catches less than it claims."""
     for each in blocks(page):
-        if each.mark == "file":
-            (tmp_path / each.name).write_text(each.text, encoding="utf-8")
+        if each.name.endswith(".yaml"):
+            make(each, tmp_path)
     file = tmp_path / block.name
     own = [one for one in load_spec(file).invariants.values() if one.place.file == str(file)]
     assert own
