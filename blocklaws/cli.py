@@ -237,6 +237,9 @@ def schema() -> None:
 @click.option(
     "--seeds", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="How many seeds, from --seed on."
 )
+@click.option(
+    "--claims", "claims_only", is_flag=True, help="Only the invariants that claim a fault (refuted_by): much quicker."
+)
 @_options(_workers, _json)
 @click.option("--no-progress", is_flag=True, help="Show no live progress.")
 def faults(backends: Sequence[str], **options: Any) -> int:

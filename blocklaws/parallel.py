@@ -14,6 +14,8 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from blocklaws.report import CaseResult
     from blocklaws.running import Run
 
-__all__ = ["run_in_parallel"]
+__all__ = ["pool", "run_in_parallel"]
 
 # One block is far too small to share among threads, and the workers fill the cores.
 _THREADS = (
@@ -158,6 +160,30 @@ class _Worker:
         self.connection.close()
         self._process.terminate()
         self._process.join(5)
+
+
+@contextlib.contextmanager
+def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Give processes that compute in one thread each, for work that is not a case; what they print goes to stderr.
+
+    Raises:
+        BlocklawsError: one of them died, so that nobody knows what it would have found.
+    """
+    context = multiprocessing.get_context("spawn")
+    with _one_thread_each():
+        executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_be_a_worker)
+        try:
+            yield executor
+        except BrokenProcessPool:
+            raise BlocklawsError("a worker process died (a crash, or no memory was left); try fewer workers") from None
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
+def _be_a_worker() -> None:
+    # An interrupt is the parent's to handle, and standard output belongs to its report.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdout = sys.stderr
 
 
 @contextlib.contextmanager

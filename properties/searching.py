@@ -7,6 +7,7 @@ Must not: keep a database or a deadline of its own (the profile of a caller must
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from typing import Any
@@ -134,7 +135,7 @@ class _Record:
         if checked == 0:
             reason = max(self._void, key=lambda text: self._void[text]) if self._void else "no example could be drawn"
             return Outcome("unchecked", reason, **counts)
-        if self._informative < self._case.invariant.min_informative * checked:
+        if self._informative < _fewest(self._case.invariant.min_informative, checked):
             return Outcome(
                 "error",
                 f"only {self._informative} of {checked} examples could have failed, "
@@ -142,3 +143,8 @@ class _Record:
                 **counts,
             )
         return Outcome("holds", **counts)
+
+
+def _fewest(share: float, checked: int) -> float:
+    """Return the fewest informative examples that are no evidence of a share below ``share``: two deviations below it."""
+    return share * checked - 2 * math.sqrt(checked * share * (1 - share))

@@ -354,12 +354,13 @@ def test_faults_hands_its_options_on(folder: Path, monkeypatch: pytest.MonkeyPat
     done = invoke(
         "faults", "numpy", "--block", "llama", "--dtype", "float32", "--fault", "mask-missing", "--invariant",
         "prefix-invariance", "--profile", "quick", "--seed", "3", "--seeds", "4", "--workers", "2",
-        "--json", "faults.json",
+        "--claims", "--json", "faults.json",
     )  # fmt: skip
     assert done.exit_code == 1
     assert "THE MATRIX" in done.stdout
     assert json.loads((folder / "faults.json").read_text(encoding="utf-8")) == {"score": 1.0}
     assert called == {
         "backends": ["numpy"], "spec": None, "blocks": ("llama",), "dtypes": ("float32",), "faults": ("mask-missing",),
-        "invariants": ("prefix-invariance",), "profile": "quick", "seed": 3, "seeds": 4, "workers": 2, "progress": None,
+        "invariants": ("prefix-invariance",), "profile": "quick", "seed": 3, "seeds": 4, "workers": 2, "claims_only": True,
+        "progress": None,
     }  # fmt: skip
