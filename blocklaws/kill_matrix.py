@@ -1,8 +1,8 @@
 """The kill matrix: every fault of a backend against every invariant.
 
-Must hold: a fault meets each invariant that speaks of a block and dtype which can show it, and a claim (`refuted_by`) is
-tried on each of those until it comes true; a fault that meets nothing still has its row. Must not: know which backends
-exist, or shrink (a kill is a yes or a no).
+Must hold: a fault meets each invariant that speaks of a block and dtype which can show it, and a claim
+(`refuted_by`) is tried on each of those until it comes true; a fault that meets nothing still has its row. Must not:
+know which backends exist, or shrink (a kill is a yes or a no).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from blocklaws.subjects import Subject
 
 __all__ = ["Matrix", "Plan", "measure", "run_faults", "units"]
 
-# The first of these that backend and fault have meets every invariant. What is wrong in float32 shows there soonest: the
-# tolerances of low precision hide small mistakes, and float64 needs no rounding to be forgiven.
+# The first of these that backend and fault have meets every invariant: float32, in which blocks are used, shows most
+# faults; the tolerances of low precision hide small ones.
 _PREFERRED_DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 _read_once = functools.cache(load_spec)
@@ -60,7 +60,12 @@ def run_faults(
         seed, seeds, claims_only, first_kill,
     )  # fmt: skip
     loaded = load_spec(spec)
-    for kind, names in (("blocks", blocks), ("tolerances", dtypes), ("invariants", invariants), ("profiles", [profile])):
+    for kind, names in (
+        ("blocks", blocks),
+        ("tolerances", dtypes),
+        ("invariants", invariants),
+        ("profiles", [profile]),
+    ):
         for name in names:
             loaded.one(kind, name)
     todo = units(plan_, loaded)
@@ -71,7 +76,9 @@ def run_faults(
             label, fault = todo[number]
             progress(number + 1, len(todo), f"{fault} on {label}")
     if not rows:
-        raise BlocklawsError("none of the chosen faults can be shown in the chosen blocks and dtypes, so nothing was tried")
+        raise BlocklawsError(
+            "none of the chosen faults can be shown in the chosen blocks and dtypes, so nothing was tried"
+        )
     return Matrix(loaded, plan_, tuple(rows))
 
 
@@ -104,8 +111,8 @@ def units(plan_: Plan, spec: Specification) -> list[tuple[str, str]]:
 def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Iterator[Row]:
     """Plant one fault in one backend and run it against the invariants, once a seed.
 
-    The first block and dtype meet every invariant; the others meet those that the first could not, and those whose claim
-    to refute this fault has not come true yet.
+    The first block and dtype meet every invariant; the others meet those that the first could not, and those whose
+    claim to refute this fault has not come true yet.
     """
     subject = find_subjects(label)[0].with_fault(fault.id)
     places = [
