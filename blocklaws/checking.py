@@ -90,6 +90,8 @@ class Outcome:
     informative: int = 0
     max_error: float | None = None
     failure: Failure | None = None
+    spec_mistake: bool = False
+    """Whether an error is the spec's: an expression that cannot be evaluated, whatever the backend."""
 
 
 @dataclasses.dataclass(frozen=True)

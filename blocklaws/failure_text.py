@@ -6,6 +6,7 @@ runs as it stands when pasted. Must not: import NumPy, rich or a framework; styl
 
 from __future__ import annotations
 
+import importlib.resources
 import shlex
 import textwrap
 from collections.abc import Mapping
@@ -35,12 +36,24 @@ _LABEL = 11
 
 
 def shown_place(place: str) -> str:
-    """Return ``file:line`` with the file as a reader would type it: relative where it lies below the working folder."""
+    """Return ``file:line`` with the file as a reader would type it.
+
+    Relative where it lies below the working folder; a file of the built-in spec elsewhere is told by its place in the
+    package, since where that is installed says nothing to anybody else.
+    """
     file, separator, rest = place.partition(":")
-    try:
-        return str(Path(file).resolve().relative_to(Path.cwd())) + separator + rest if file else place
-    except (ValueError, OSError):
+    if not file:
         return place
+    try:
+        path = Path(file).resolve()
+        if path.is_relative_to(Path.cwd()):
+            return str(path.relative_to(Path.cwd())) + separator + rest
+        built_in = Path(str(importlib.resources.files("blocklaws.spec"))).resolve()
+        if path.is_relative_to(built_in):
+            return f"blocklaws/spec/{path.relative_to(built_in).as_posix()}{separator}{rest}"
+    except OSError:
+        pass
+    return place
 
 
 def headline(result: CaseResult) -> str:
@@ -146,8 +159,10 @@ def failure_fields(result: CaseResult, replay: str | None = None) -> list[tuple[
         fields.append(("note", NOT_DETERMINISTIC))
     if result.pattern:
         fields.append(("wrong at", result.pattern))
-    if result.divergence:
+    if result.how == "traced":
         fields.append(("diverges", f"first at the stage {result.divergence}"))
+    elif result.divergence:
+        fields.append(("narrowed", f"to {result.divergence}; {result.how.removeprefix('narrowed: ')}"))
     if result.counterexample is not None:
         fields.append(("config", config_text(result.config)))
         fields.append(("world", world_text(result.counterexample)))

@@ -72,6 +72,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def _end(process: subprocess.Popen[bytes], connection: socket.socket, printed: int) -> None:
+    """End a worker and close what led to it."""
+    _kill(process)
+    connection.close()
+    os.close(printed)
+
+
 class WorkerProcess:
     """One worker process, and the conversation with it."""
 
@@ -98,7 +105,7 @@ class WorkerProcess:
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
         self._poll.register(reading, select.POLLIN)
-        self._finalizer = weakref.finalize(self, _kill, self._process)
+        self._finalizer = weakref.finalize(self, _end, self._process, ours, reading)
         self.seen: set[Any] = set()
 
     def ask(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], seconds: float) -> Message:
@@ -184,13 +191,11 @@ class WorkerProcess:
 
     def close(self, *, drain: bool = False) -> None:
         """End the process."""
-        self._finalizer()
-        if self._printed >= 0:
-            while drain and self._drain():
+        if drain and self._finalizer.alive:
+            _kill(self._process)
+            while self._drain():
                 pass
-            self._connection.close()
-            os.close(self._printed)
-            self._printed = -1
+        self._finalizer()
 
 
 def _signal_name(number: int) -> str:

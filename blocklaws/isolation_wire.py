@@ -92,6 +92,7 @@ class Packer:
 
     def values(self, array: np.ndarray) -> dict[str, Any]:
         """Pack the values of an array; it arrives C-contiguous in memory of its own."""
+        dtype_name(array.dtype)  # before its bytes are looked at
         plain = np.ascontiguousarray(array).reshape(array.shape)
         return self._described(plain, self._add(plain.reshape(-1).view(np.uint8)))
 
@@ -169,6 +170,8 @@ def unpack(described: Any, buffers: Sequence[np.ndarray]) -> np.ndarray:
         number = described["buffer"]
         if not isinstance(number, int) or not 0 <= number < len(buffers):
             raise WireError(f"there is no buffer {number!r:.80}")
+        if any(type(length) is not int or length < 0 for length in described["shape"]):
+            raise WireError(f"no shape: {described['shape']!r:.80}")
         strides = described.get("strides")
         array: np.ndarray = np.ndarray(
             tuple(described["shape"]),

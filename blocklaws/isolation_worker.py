@@ -59,7 +59,7 @@ class _Wall(importlib.abc.MetaPathFinder):
         if self._own and (fullname == self._own or fullname.startswith(f"{self._own}.")):
             return
         raise ImportError(
-            f"{fullname} cannot be imported by a backend in an isolated process: it could tell the answer"
+            f"{fullname} cannot be imported by an isolated backend: it could tell the answer"
         )
 
 

@@ -1,7 +1,8 @@
 """Known failures: a user's own list of cases that are expected to fail, each with its reason.
 
-Must hold: the list is strict. A listed case that holds, and an entry that matches no case of the run, are failures of
-the run; a listed case runs without shrinking. Must not: turn an error of the call or of the spec into a pass.
+Must hold: the list is strict. A listed case that holds, and an entry that matches no case of the run though nothing
+that it speaks of was left out, are failures of the run; a listed case runs without shrinking. Must not: turn an error
+of the call or of the spec into a pass.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pathlib import Path
 from blocklaws.checking import Case
 from blocklaws.fields import Fields, as_mapping, as_sequence
 from blocklaws.located_yaml import Place, load
+from blocklaws.planning import Choice
 from blocklaws.report import CaseResult
+from blocklaws.subjects import Subject
 
 __all__ = ["KnownFailure", "KnownFailures"]
 
@@ -47,6 +50,35 @@ class KnownFailure:
             and fnmatch.fnmatchcase(device or "cpu", self.device)
             and self._version_matches()
         )
+
+    def asked(self, choice: Choice, subjects: Sequence[Subject]) -> bool:
+        """Whether a run with this choice looks at what the entry speaks of: what was left out cannot have been mended.
+
+        An empty choice leaves nothing out, so that a misspelt name is found. Backends, devices and versions are always
+        a choice.
+        """
+        return (
+            any(
+                fnmatch.fnmatchcase(subject.name, self.backend)
+                and fnmatch.fnmatchcase(subject.device or "cpu", self.device)
+                for subject in subjects
+            )
+            and (not choice.blocks or any(fnmatch.fnmatchcase(block, self.block) for block in choice.blocks))
+            and (not choice.dtypes or any(fnmatch.fnmatchcase(dtype, self.dtype) for dtype in choice.dtypes))
+            and (
+                not choice.invariants
+                or any(
+                    fnmatch.fnmatchcase(id, self.invariant) or self.invariant.startswith(f"{id}[")
+                    for id in choice.invariants
+                )
+            )
+            and self._version_matches()
+        )
+
+    @property
+    def unmatched(self) -> str:
+        """What is said of the entry when it matches nothing."""
+        return f"{self.place}: the known failure of {self.invariant!r} matches no case of this run"
 
     def _version_matches(self) -> bool:
         if not self.version:
@@ -121,8 +153,8 @@ class KnownFailures:
             return result
         return dataclasses.replace(result, known=found.reason)
 
-    def stale(self, results: Sequence[CaseResult]) -> tuple[str, ...]:
-        """Return a sentence for each entry that matched nothing, or whose cases all hold."""
+    def stale(self, results: Sequence[CaseResult], choice: Choice, subjects: Sequence[Subject]) -> tuple[str, ...]:
+        """Return a sentence for each entry that was asked for and matched nothing, and for each case that holds."""
         sentences = []
         for entry in self.entries:
             matched = [
@@ -132,9 +164,8 @@ class KnownFailures:
                     result.invariant, result.name, result.backend, result.block, result.dtype, result.device
                 )
             ]
-            if not matched:
-                sentences.append(f"{entry.place}: the known failure of {entry.invariant!r} matches no case of this run")
-                continue
+            if not matched and entry.asked(choice, subjects):
+                sentences.append(entry.unmatched)
             sentences += [
                 f"{entry.place}: {result.name} on {result.backend}, {result.block}, {result.dtype} "
                 "is listed as a known "

@@ -1,4 +1,4 @@
-"""Says where a block went wrong: the first stage that diverges from the reference, and which part of which axes.
+"""Says where a traced block went wrong: the first stage that diverges from the reference, and which part of which axes.
 
 Must hold: a stage is named only when it lies outside the calibrated bound of its dtype while every stage before it lies
 inside. Must not: judge the case; the verdict is in when this is asked.
@@ -17,16 +17,9 @@ from blocklaws.passes import Pass, Unavailable
 from blocklaws.specification import Tolerance
 from blocklaws.subjects import BlockRaised
 
-__all__ = ["Divergence", "axis_names", "axis_pattern", "first_divergence"]
+__all__ = ["Divergence", "axis_pattern", "first_divergence"]
 
 _WITHIN_BOUND = parse("calibrated(output, reference.output, recipe.output)", Vocabulary())
-_STREAM = ("batch", "token", "feature")
-_AXES: Mapping[str, Sequence[str]] = {
-    "query": ("batch", "head", "token", "feature"),
-    "key": ("batch", "head", "token", "feature"),
-    "value": ("batch", "head", "token", "feature"),
-    "attention_weights": ("batch", "head", "query", "key"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,16 +29,6 @@ class Divergence:
     stage: str
     passed: str
     judgement: Judgement
-
-
-def axis_names(stage: str, rank: int) -> tuple[str, ...]:
-    """Return the names of a stage's axes.
-
-    >>> axis_names("output", 3)
-    ('batch', 'token', 'feature')
-    """
-    names = tuple(_AXES.get(stage, _STREAM))
-    return names if len(names) == rank else tuple(f"axis {axis}" for axis in range(rank))
 
 
 def axis_pattern(mask: np.ndarray, names: Sequence[str]) -> str:

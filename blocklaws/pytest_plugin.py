@@ -70,13 +70,13 @@ def _cases(metafunc: pytest.Metafunc, marked: Mapping[str, Any] | None) -> list[
     run = prepare(request.pop("backends"), **request)
     stale = config.stash.setdefault(_STALE, [])
     for entry in run.known.entries:
-        if not any(
+        if entry.asked(run.choice, run.subjects) and not any(
             entry.matches(
                 case.invariant.id, case.name, case.subject.name, case.kind.name, case.dtype, case.subject.device
             )
             for case in run.cases
         ):
-            stale.append(f"{entry.place}: the known failure of {entry.invariant!r} matches no case of this run")
+            stale.append(entry.unmatched)
     return cases_of(run)
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import blocklaws
-from blocklaws.errors import BlocklawsError
+from blocklaws.errors import BackendError, BlocklawsError
+from blocklaws.failure_text import shown_place
 from blocklaws.files import read_json, write_json, write_text
 
 if TYPE_CHECKING:
@@ -104,8 +105,10 @@ def examine(
             if checkable is None:
                 return Outcome("unchecked", parts[0][1])
             examination: Examination = property.examine(checkable, chosen)
-        except (BlockRaised, BlocklawsError) as error:
+        except (BlockRaised, BackendError) as error:
             return Outcome("error", str(error))
+        except BlocklawsError as error:
+            return Outcome("error", shown_place(str(error)), spec_mistake=True)
         if examination.failed:
             failure = Failure(chosen, examination, 1)
             if examination.raised is not None:

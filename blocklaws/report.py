@@ -14,9 +14,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from blocklaws.checking import Case, Outcome, Verdict
-from blocklaws.failure_text import failure_text
-from blocklaws.localising import axis_names, axis_pattern, first_divergence
+from blocklaws.checking import Case, Examination, Outcome, Verdict
+from blocklaws.claim_axes import axes_of_claim, axes_of_stage
+from blocklaws.failure_text import failure_text, shown_place
+from blocklaws.localising import axis_pattern, first_divergence
+from blocklaws.located_yaml import Place
 
 __all__ = ["VERDICTS", "CaseResult", "Report", "result_of"]
 
@@ -47,8 +49,11 @@ class CaseResult:
     clause_at: str = ""
     worst: str = ""
     divergence: str = ""
+    how: str = ""
+    """How ``stage`` was found: ``traced``, or ``narrowed: ...`` with the experiments; a group is joined by "or"."""
     examples_to_fail: int = 0
     unproven: bool = False
+    spec_mistake: bool = False
     known: str = ""
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     counterexample: Mapping[str, Any] | None = None
@@ -104,32 +109,9 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
             "counterexample": failure.example.as_dict(),
             "config": config.as_dict(),
             "examples_to_fail": failure.examples_to_fail,
+            **_claimed(examination),
+            **_localised(case, examination),
         }
-        if (judgement := examination.judgement) is not None:
-            details["claim"] = judgement.claim
-            if judgement.worst is not None and judgement.shape:
-                names = (
-                    axis_names("output", len(judgement.shape)) if len(judgement.shape) != 4 else axis_names("query", 4)
-                )
-                where = ", ".join(f"{name}={index}" for name, index in zip(names, judgement.worst, strict=True))
-                details["worst"] = (
-                    f"at {where}: got {_number(judgement.got)}"
-                    + (f", expected {_number(judgement.want)}" if judgement.want is not None else "")
-                    + (f", |difference| {judgement.difference:.3g}" if judgement.difference is not None else "")
-                    + (f", allowed {judgement.allowed:.3g}" if judgement.allowed else "")
-                    + f" ({judgement.wrong} of {judgement.total} elements)"
-                )
-                if judgement.mask is not None:
-                    details["pattern"] = axis_pattern(judgement.mask, names)
-                details["max_error"] = judgement.difference
-        if examination.clause is not None:
-            details["clause_at"] = f"{examination.clause.place.file}:{examination.clause.place.line}"
-        if examination.passes and (divergence := first_divergence(examination.passes, case.tolerance)) is not None:
-            details["stage"] = divergence.stage
-            of = f" in the pass {divergence.passed!r}" if divergence.passed else ""
-            mask = divergence.judgement.mask
-            pattern = f": {axis_pattern(mask, axis_names(divergence.stage, mask.ndim))}" if mask is not None else ""
-            details["divergence"] = f"{divergence.stage}{of}{pattern}"
     details.setdefault("max_error", outcome.max_error)
     return CaseResult(
         invariant=case.invariant.id,
@@ -141,17 +123,72 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
         verdict=outcome.verdict,
         reason=outcome.reason,
         says=case.invariant.says,
-        location=f"{case.invariant.place.file}:{case.invariant.place.line}",
+        location=_place(case.invariant.place),
         examples=outcome.examples,
         informative=outcome.informative,
         seconds=seconds,
         unproven=case.invariant.unproven,
+        spec_mistake=outcome.spec_mistake,
         seed=case.seed,
         profile=case.profile.name,
         spec_file=spec_file,
         device=case.subject.device,
         **details,
     )
+
+
+def _place(place: Place) -> str:
+    return shown_place(f"{place.file}:{place.line}")
+
+
+def _claimed(examination: Examination) -> dict[str, Any]:
+    """Return what is told of the claim that failed: where, by how much, and which elements."""
+    details: dict[str, Any] = {}
+    if examination.clause is not None:
+        details["clause_at"] = _place(examination.clause.place)
+    if (judgement := examination.judgement) is None:
+        return details
+    details["claim"] = judgement.claim
+    if judgement.worst is None or not judgement.shape:
+        return details
+    expression = examination.clause.expression if examination.clause is not None else None
+    names = axes_of_claim(expression, judgement.claim, len(judgement.shape), judgement.name)
+    where = ", ".join(f"{name}={index}" for name, index in zip(names, judgement.worst, strict=True))
+    details["worst"] = (
+        f"at {judgement.name + ', ' if judgement.name else ''}{where}: got {_number(judgement.got)}"
+        + (f", expected {_number(judgement.want)}" if judgement.want is not None else "")
+        + (f", |difference| {judgement.difference:.3g}" if judgement.difference is not None else "")
+        + (f", allowed {judgement.allowed:.3g}" if judgement.allowed else "")
+        + f" ({judgement.wrong} of {judgement.total} elements)"
+    )
+    if judgement.mask is not None:
+        details["pattern"] = axis_pattern(judgement.mask, names)
+    details["max_error"] = judgement.difference
+    return details
+
+
+def _localised(case: Case, examination: Examination) -> dict[str, Any]:
+    """Return which stage is wrong: traced where the block shows its stages, else narrowed by experiments."""
+    if not examination.passes:
+        return {}
+    if (divergence := first_divergence(examination.passes, case.tolerance)) is not None:
+        of = f" in the pass {divergence.passed!r}" if divergence.passed else ""
+        mask = divergence.judgement.mask
+        where = "" if mask is None else f": {axis_pattern(mask, axes_of_stage(divergence.stage, mask.ndim))}"
+        return {"stage": divergence.stage, "divergence": f"{divergence.stage}{of}{where}", "how": "traced"}
+    # An expected failure is not looked into, as it is not shrunk.
+    if not case.shrink or examination.judgement is None or "trace" in case.abilities.shown:
+        return {}
+    from blocklaws.narrowing import narrowed
+
+    try:
+        found = narrowed(case, examination.passes)
+    except Exception:
+        found = None  # a verdict is not lost to what only explains it
+    if found is None:
+        return {}
+    stages = " or ".join(found.stages)
+    return {"stage": stages, "divergence": f"{stages}: {found.says}", "how": f"narrowed: {found.how}"}
 
 
 def _number(value: float | None) -> str:
@@ -170,6 +207,8 @@ class Report:
     cases: tuple[CaseResult, ...]
     stale: tuple[str, ...] = ()
     """Known failures that no case of the run matched, or that held: each is a failure of its own."""
+    invariants: tuple[str, ...] = ()
+    """The ids of the spec, in its order."""
 
     @property
     def summary(self) -> dict[str, int]:

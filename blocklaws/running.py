@@ -18,7 +18,8 @@ import blocklaws
 from blocklaws import tampering
 from blocklaws.checking import Case, Outcome, Property
 from blocklaws.discovery import find_search, find_subjects
-from blocklaws.errors import BlocklawsError
+from blocklaws.errors import BackendError, BlocklawsError
+from blocklaws.failure_text import shown_place
 from blocklaws.known_failures import KnownFailures
 from blocklaws.planning import Choice, plan, properties_of, reference_subject
 from blocklaws.report import CaseResult, Report, result_of
@@ -85,9 +86,11 @@ def _run_case(case: Case, property: Property, spec_file: str) -> list[CaseResult
         else:
             try:
                 outcome = find_search()(part, property)
+            except BackendError as error:
+                outcome = Outcome("error", str(error))
             except BlocklawsError as error:
                 # The spec asks for what cannot be evaluated on this block: its own case is in error, the others run.
-                outcome = Outcome("error", str(error))
+                outcome = Outcome("error", shown_place(str(error)), spec_mistake=True)
             except Exception as error:
                 # A mistake of the harness or of a property must not cost the cases after it, nor look like a verdict.
                 outcome = Outcome("error", _own_mistake(error))
@@ -243,9 +246,10 @@ def make_report(
     known: KnownFailures,
 ) -> Report:
     """Return the report of finished cases."""
+    sources = [shown_place(source) for source in spec.sources]
     return Report(
         version=blocklaws.__version__,
-        spec={"sha256": spec.sha256, "sources": list(spec.sources), "invariants": len(spec.invariants)},
+        spec={"sha256": spec.sha256, "sources": sources, "invariants": len(spec.invariants)},
         seed=choice.seed,
         profile=choice.profile,
         backends=tuple(
@@ -254,5 +258,6 @@ def make_report(
             for subject in subjects
         ),
         cases=tuple(results),
-        stale=known.stale(results),
+        stale=known.stale(results, choice, subjects),
+        invariants=tuple(spec.invariants),
     )  # fmt: skip

@@ -158,6 +158,7 @@ class Terminal:
                 self.line(f"  also     {_count(len(others), 'other case')} in the same way:", "dim")
                 for other in others[:12]:
                     told = "" if other.name == group[0].name else f"{other.name}, "
+                    told += "" if other.backend == group[0].backend else f"{other.backend}, "
                     how = f"   {replays.get(other.id, other.replay)}" if other.counterexample is not None else ""
                     self.line(f"           {told}{other.block}, {other.dtype}{how}")
                 if len(others) > 12:
@@ -176,7 +177,10 @@ class Terminal:
         """Show invariants x backends, each cell with the number of cases of each verdict."""
         names = [str(backend["name"]) for backend in report.backends]
         cells: dict[str, dict[str, Text]] = {}
-        for invariant in dict.fromkeys(case.invariant for case in report.cases):
+        order = {invariant: place for place, invariant in enumerate(report.invariants)}
+        for invariant in sorted(
+            {case.invariant: None for case in report.cases}, key=lambda id: order.get(id, len(order))
+        ):
             cases = [case for case in report.cases if case.invariant == invariant]
             shown = f"{invariant} (unproven)" if cases[0].unproven else invariant
             cells[shown] = {name: _cell([case for case in cases if case.backend == name]) for name in names}
@@ -233,7 +237,12 @@ class Terminal:
 
 
 def _cause(result: CaseResult) -> tuple[Any, ...]:
-    """What failures must share to be shown as one: a block that raises does so whatever is asked of it."""
+    """What failures must share to be shown as one: a block that raises does so whatever is asked of it.
+
+    What is wrong in the spec is wrong on every backend, if perhaps in the words of other sizes.
+    """
+    if result.spec_mistake:
+        return ("the spec", result.invariant)
     if result.verdict == "error":
         return (result.backend, "error", result.reason)
     return (result.backend, result.name, result.stage)

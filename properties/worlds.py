@@ -60,10 +60,10 @@ def _range(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> li
         raise BlocklawsError(f"{pick.place}: the range {low} .. {high} is longer than a million")
     if not _changes_length(case):
         return list(range(low, high + 1))
-    # Each length is a shape of its own to a backend that compiles: the ends and the middle stand for all.
+    # Each length is a shape of its own to a backend that compiles: the middle and the end stand for all.
     step = case.subject.multiples.get("T", 1)
     lengths = [value for value in range(low, high + 1) if value % step == 0]
-    return lengths if len(lengths) <= 4 else sorted({lengths[0], lengths[len(lengths) // 2], lengths[-1]})
+    return sorted({lengths[(len(lengths) - 1) // 2], lengths[-1]}) if lengths else []
 
 
 def _changes_length(case: Case) -> bool:
@@ -95,17 +95,12 @@ def _partition(draw: st.DrawFn, count: int, step: int) -> list[int]:
     """
     units = count // step
     half = units // 2
-    splits = [
-        [units],
-        [units - 1, 1],
-        [half, units - half],
-        [1, units - 1],
-        [max(1, units - 3), *[1] * min(3, units - 1)],
-    ]
-    if units <= 8:
+    splits = [[units], [units - 1, 1], [half, units - half]]
+    if units <= 3:
         splits.append([1] * units)
     else:
-        splits.append([half, 1, units - half - 1])
+        # Three chunks: what only the one before last holds is lost by a cache that keeps one.
+        splits.append([half, units - half - 1, 1])
     chosen = draw(st.sampled_from([[part for part in split if part > 0] for split in splits]))
     return [part * step for part in chosen]
 
