@@ -240,6 +240,7 @@ def schema() -> None:
 @click.option(
     "--claims", "claims_only", is_flag=True, help="Only the invariants that claim a fault (refuted_by): much quicker."
 )
+@click.option("--first-kill", is_flag=True, help="Leave a fault as soon as one invariant has refuted it.")
 @_options(_workers, _json)
 @click.option("--no-progress", is_flag=True, help="Show no live progress.")
 def faults(backends: Sequence[str], **options: Any) -> int:
