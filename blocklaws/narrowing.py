@@ -1,0 +1,378 @@
+"""Narrows a block that cannot be traced: which stage is wrong, as far as `forward` alone can tell.
+
+The block is built again with parameters that take parts of it out of play (a branch zeroed, no scores, one token, rows
+that a norm cannot get wrong ...) and each output is held against the float64 reference. A part that is out of play
+where the output is wrong is not at fault; a part without which it turns right is.
+
+Must hold: each experiment is judged by the calibrated bound of its dtype; a conclusion names every experiment that it
+rests on, and a group of stages where they cannot be told apart. One fault is assumed. Must not: run where everything
+holds, make more than `MOST_CALLS` calls of the block, or change a verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from blocklaws import narrowing_worlds as worlds
+from blocklaws.canonical import STAGES
+from blocklaws.checking import Case
+from blocklaws.expressions import EvaluationError, calibrated
+from blocklaws.passes import Pass, Unavailable
+from blocklaws.subjects import BlockRaised
+from blocklaws.worlds import Recipe, World
+
+__all__ = ["MOST_CALLS", "Narrowed", "narrowed"]
+
+#: How many calls of `forward` a narrowing may make.
+MOST_CALLS = 30
+_MOST_REFUSALS = 6
+
+_QUERY = ("attention.query", "attention.query_bias")
+_KEY = ("attention.key", "attention.key_bias")
+_VALUE = ("attention.value", "attention.value_bias")
+_ATTENTION_OUT = ("attention.output", "attention.output_bias")
+_FEED_FORWARD_IN = ("feed_forward.gate", "feed_forward.up", "feed_forward.up_bias")
+_FEED_FORWARD_OUT = ("feed_forward.down", "feed_forward.down_bias")
+# What is off by less than this everywhere has been rounded, not computed otherwise.
+_ROUNDED = 1e-2
+
+# With the norms after the additions, what a norm gives is what its half gives: two names of one array.
+_FIRST_POST = ("attention_norm", "after_attention")
+_SECOND_POST = ("feed_forward_norm", "output")
+
+Conclusion = tuple[tuple[str, ...], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Narrowed:
+    """The stages between which the fault could not be told apart, what they are together, and how it was found."""
+
+    stages: tuple[str, ...]
+    says: str
+    how: str
+
+
+class _Spent(Exception):
+    """The calls are used up."""
+
+
+def narrowed(case: Case, passes: Mapping[str, Pass]) -> Narrowed | None:
+    """Return what the outputs alone say of where a block is wrong.
+
+    Returns None where its outputs agree with the reference: what failed is then no stage of `forward`.
+    """
+    for passed in passes.values():
+        output = passed.computed("output")
+        if output is not None and output.shape != (wanted := passed.world.input.shape):
+            return Narrowed(("output",), "its shape", f"the output has shape {output.shape}, the input {wanted}")
+    bench = _Bench(case)
+    with np.errstate(all="ignore"), contextlib.suppress(_Spent, BlockRaised):
+        for world in _candidates(case, passes):
+            if bench.wrong(world):
+                stages, says = _Narrowing(bench, world).conclusion()
+                return Narrowed(tuple(stage for stage in STAGES if stage in stages), says, "; ".join(bench.seen))
+    return None
+
+
+def _candidates(case: Case, passes: Mapping[str, Pass]) -> list[World]:
+    """Return the worlds in which the fault is looked for: first one that hides nothing, then those of the failure."""
+    failing = [passed.world for passed in passes.values()]
+    offset = failing[0].position_offset if failing else 0
+    telling = [
+        sizes
+        for sizes in case.menu
+        if sizes.B > 1 and sizes.T > 2 and sizes.n_heads > 1 and case.subject.refusal(case.kind.config(sizes)) is None
+    ]
+    return [case.world(Recipe(sizes, "normal", 0, offset)) for sizes in telling[:1]] + failing
+
+
+class _Bench:
+    """Runs experiments: builds the block of a world, calls it once, and keeps in words what was seen."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._calls = 0
+        self._refused = 0
+        self.seen: list[str] = []
+
+    def output(self, world: World | None) -> np.ndarray | None:
+        """Return the block's output as float64, or None when it raised or cannot be built."""
+        made = self._run(world)
+        return None if made is None else made.output().astype(np.float64)
+
+    def reference(self, world: World) -> np.ndarray:
+        """Return the output of the float64 reference."""
+        return Pass(self._case.reference, world.astype("float64"), None).output()
+
+    def wrong(self, world: World | None) -> bool | None:
+        """Whether the output lies outside the bound; None where nothing can be said."""
+        made = self._run(world)
+        if made is None:
+            return None
+        try:
+            exact, recipe = made.resolve(("reference", "output")), made.resolve(("recipe", "output"))
+            return not calibrated(made.output(), exact, recipe, self._case.tolerance).holds
+        except (EvaluationError, BlockRaised):
+            return None
+
+    def _run(self, world: World | None) -> Pass | None:
+        if world is None:
+            return None
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            raise _Spent
+        made = Pass(self._case.subject, world, self._case.reference)
+        try:
+            # Nothing can be told by an output of another shape.
+            return made if made.output().shape == world.input.shape else None
+        except (BlockRaised, Unavailable):
+            # Some refuse a size or a choice; one that always raises may take long each time.
+            self._refused += 1
+            if self._refused > _MOST_REFUSALS:
+                raise _Spent from None
+            return None
+
+    def alike(self, a: np.ndarray | None, b: np.ndarray | None) -> bool | None:
+        """Whether two arrays agree, loosely: what is asked this way differs by far more where it differs."""
+        if a is None or b is None or a.shape != b.shape:
+            return None
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            return False
+        scale = max(float(np.abs(a).max(initial=0.0)), float(np.abs(b).max(initial=0.0)))
+        return bool(np.abs(a - b).max(initial=0.0) <= self._case.tolerance.rtol**0.5 * scale)
+
+
+class _Narrowing:
+    """The experiments on one world in which the output is wrong, from the coarse to the fine."""
+
+    def __init__(self, bench: _Bench, world: World) -> None:
+        self._bench = bench
+        self._world = world
+        self._pre = world.config.placement == "pre"
+
+    def _wrong(self, world: World | None, condition: str) -> bool | None:
+        found = self._bench.wrong(world)
+        if found is not None:
+            self._bench.seen.append(f"{'wrong' if found else 'right'} {condition}")
+        return found
+
+    def _right(self, world: World | None, condition: str) -> bool:
+        return self._wrong(world, condition) is False
+
+    def _alike(self, a: np.ndarray | None, b: np.ndarray | None, sentence: str) -> bool:
+        """Whether two arrays agree; kept in words where they do."""
+        return self._see(self._bench.alike(a, b) is True, sentence)
+
+    def _differ(self, a: np.ndarray | None, b: np.ndarray | None, sentence: str) -> bool:
+        """Whether two arrays differ; kept in words where they do."""
+        return self._see(self._bench.alike(a, b) is False, sentence)
+
+    def _see(self, found: bool, sentence: str) -> bool:
+        if found:
+            self._bench.seen.append(sentence)
+        return found
+
+    def conclusion(self) -> Conclusion:
+        """Return the stages at fault, and what they are in words."""
+        silent = worlds.zeroed(self._world, *_ATTENTION_OUT, *_FEED_FORWARD_OUT)
+        if self._wrong(silent, "with both branches zeroed"):
+            return self._stream(silent)
+        attention = worlds.zeroed(self._world, *_FEED_FORWARD_OUT)
+        feed_forward = worlds.zeroed(self._world, *_ATTENTION_OUT)
+        attention_wrong = self._wrong(attention, "with the feed-forward branch zeroed")
+        feed_forward_wrong = self._wrong(feed_forward, "with the attention branch zeroed")
+        if attention_wrong and feed_forward_wrong and (shared := self._both_halves(attention)):
+            return shared
+        if attention_wrong:
+            return self._attention_half(attention, silent)
+        if feed_forward_wrong:
+            return self._feed_forward_half(feed_forward, silent)
+        return self._coupling(attention, feed_forward)
+
+    # --- the residual stream, and what the halves share ---
+
+    def _stream(self, silent: World) -> Conclusion:
+        """Wrong though both branches should return zero: one does not, or it is an addition, or a post-norm."""
+        if self._right(worlds.zeroed(silent, *_QUERY), "with the queries zeroed too"):
+            return ("attention_weights",), "the softmax, which is not finite"
+        if self._right(worlds.zeroed(silent, *_VALUE), "with the values zeroed too"):
+            return ("attention_branch",), "the attention branch: its output projection is not what ends it"
+        if self._right(worlds.zeroed(silent, *_FEED_FORWARD_IN), "with gate and up zeroed too"):
+            return ("feed_forward_branch",), "the feed-forward branch: its down matrix is not what ends it"
+        return self._additions(silent) if self._pre else self._post_norms(silent)
+
+    def _additions(self, silent: World) -> Conclusion:
+        """Pre-norm: tell the first addition from the second by what the feed-forward branch was given."""
+        if self._off_by_rounding(silent):
+            return ("after_attention", "output"), "the precision of an addition"
+        # Small rows: the norm's epsilon then shows how large the stream was that it read.
+        small = worlds.even_rows(silent, (silent.config.norm_eps or 1e-6) ** 0.5)
+        down = {name: value for name, value in self._world.parameters.items() if name in _FEED_FORWARD_OUT}
+        fed = small.replace(parameters={**small.parameters, **down})
+        without, given = self._bench.output(small), self._bench.output(fed)
+        if without is None or given is None:
+            return ("attention_norm", "after_attention", "output"), "the residual stream"
+        branch = self._bench.reference(fed) - small.input.astype(np.float64)
+        if self._alike(given - without, branch, "with the attention branch zeroed, the feed-forward branch is right"):
+            return ("output",), "the second addition"
+        if not without.any():
+            return ("after_attention",), "the first addition"
+        return ("attention_norm", "after_attention", "output"), "the residual stream: an addition, or a norm in its way"
+
+    def _post_norms(self, silent: World) -> Conclusion:
+        """Post-norm: the two norms of the stream are all that is left, and the additions before them."""
+        plain = worlds.even_rows(worlds.plain_norm(silent, "attention_norm"))
+        if self._right(plain, "with rows that the first norm leaves alone"):
+            return (*_FIRST_POST, "output"), "the first norm, or what the second addition starts from"
+        if self._right(worlds.plain_norm(plain, "feed_forward_norm"), "with rows that both norms leave alone"):
+            second = worlds.even_rows(worlds.plain_norm(silent, "feed_forward_norm"))
+            if self._right(second, "with even rows and a second norm of gain one and bias zero"):
+                return _SECOND_POST, "the second norm"
+            return (*_FIRST_POST, *_SECOND_POST), "the norms, or where they stand"
+        return (*_FIRST_POST, *_SECOND_POST), "the additions, or the norms after them"
+
+    def _both_halves(self, attention: World) -> Conclusion | None:
+        """Each half is wrong without the other: what they share is their norms (pre-norm) and their arithmetic."""
+        norms = ("attention_norm", "feed_forward_norm")
+        if self._pre and self._norm_at_fault("attention_norm", attention):
+            return norms, "the norms, which is what the two halves share"
+        products = ("query", "key", "value", "attention_branch", "feed_forward_branch")
+        if self._off_by_rounding(self._world):
+            return (*norms, *products) if self._pre else products, "the precision of the arithmetic"
+        if self._pre and self._right(
+            worlds.zeroed(attention, "attention_norm.gain"), "with a gain of zero in attention_norm"
+        ):
+            return norms, "the statistics of the norms, which is what the two halves share"
+        return (norms, "the norms, which is what the two halves share") if self._pre else None
+
+    def _off_by_rounding(self, world: World) -> bool:
+        """Whether an output is wrong by so little that it must have been rounded on the way."""
+        found, wanted = self._bench.output(world), self._bench.reference(world)
+        if found is None or found.shape != wanted.shape or not np.isfinite(found).all():
+            return False
+        small = bool(np.abs(found - wanted).max(initial=0.0) < _ROUNDED * np.abs(wanted).max(initial=0.0))
+        return self._see(small, f"off by less than {_ROUNDED:g} of the largest value")
+
+    def _coupling(self, attention: World, feed_forward: World) -> Conclusion:
+        """Each half alone is right, and the two together are wrong."""
+        x = self._world.input.astype(np.float64)
+        whole, first, second = (self._bench.output(each) for each in (self._world, attention, feed_forward))
+        if self._pre and whole is not None and first is not None and second is not None:
+            if self._alike(whole - x, first + second - 2 * x, "the two branches of the input simply add up"):
+                return ("feed_forward_norm",), "what the second norm reads: the input, not the stream after attention"
+            swapped = self._bench.output(worlds.with_input(attention, second))
+            if self._alike(whole, swapped, "the halves in the other order give this output"):
+                return ("attention_norm",), "the order of the halves: attention comes second"
+        return ("after_attention", "feed_forward_norm", "output"), "how the two halves are joined"
+
+    def _norm_at_fault(self, norm: str, half: World) -> bool:
+        """Pre-norm: whether a half is right once its norm has nothing to get wrong, or one norm gives two results."""
+        out = _ATTENTION_OUT if norm == "attention_norm" else _FEED_FORWARD_OUT
+        if self._right(worlds.large_even_rows(half, *out), "with rows of one large size"):
+            return True
+        if self._right(worlds.plain_norm(half, norm), f"with gain one and bias zero in {norm}"):
+            return True
+        if self._right(worlds.without_epsilon(half), "with an epsilon of zero"):
+            return True
+        turned = worlds.turned_sign(half, norm)
+        a, b = self._bench.output(half), self._bench.output(turned)
+        if a is None or b is None:
+            return False
+        a, b = a - half.input.astype(np.float64), b - turned.input.astype(np.float64)
+        return self._differ(a, b, f"the signs of the input and of {norm}'s gain do not cancel")
+
+    # --- the attention half ---
+
+    def _attention_half(self, attention: World, silent: World) -> Conclusion:
+        shown = self._bench.output(attention)
+        if self._alike(
+            shown, self._bench.output(silent), "with the feed-forward branch zeroed, attention leaves no trace"
+        ):
+            return ("after_attention", "output"), "the additions: one of them discards the attention branch"
+        if self._pre and self._norm_at_fault("attention_norm", attention):
+            return ("attention_norm",), "the norm of the attention branch"
+        alone = self._bench.output(worlds.one_sequence(attention))
+        if self._differ(
+            None if shown is None else shown[-1:], alone, "a sequence's output depends on the other sequences"
+        ):
+            return ("attention_weights", "attention_branch"), "attention runs across the sequences of the batch"
+        one = worlds.one_token(attention)
+        if self._wrong(one, "on one token at position 0"):
+            return self._one_token(one)
+        uniform = worlds.zeroed(attention, *_QUERY)
+        if self._right(uniform, "with the queries zeroed"):
+            return self._scores(attention)
+        return self._mixing(uniform)
+
+    def _one_token(self, one: World) -> Conclusion:
+        """One token sees itself alone: its weight is one, and what is left is a linear map of its norm."""
+        shown = self._bench.output(one)
+        if self._differ(
+            shown, self._bench.output(worlds.zeroed(one, *_QUERY)), "one token's output depends on its query"
+        ):
+            return ("attention_weights",), "the softmax: the weight of an only key is not one"
+        if one.config.group > 1 and self._right(worlds.equal_heads(one, "key", "value"), "with equal key/value heads"):
+            return ("attention_weights", "attention_branch"), "which key/value head a query head reads"
+        if self._differ(shown, self._bench.output(worlds.zeroed(one, *_KEY)), "one token's output depends on its key"):
+            return ("key", "value") if one.config.group > 1 else ("value",), "the values: the key matrix is in them"
+        for name, stage in (("attention.value_bias", "value"), ("attention.output_bias", "attention_branch")):
+            if name in one.parameters and self._right(worlds.zeroed(one, name), f"on one token without {name}"):
+                return (stage,), f"the bias {name}"
+        if self._right(worlds.one_head(one), "on one token with one head"):
+            return self._heads(one)
+        return ("value", "attention_branch", "after_attention"), "the value path: its projections, or the addition"
+
+    def _heads(self, world: World) -> Conclusion:
+        """Right with one head: whether heads are only joined in another way, or split in another way too."""
+        if self._right(
+            worlds.equal_heads(world, "value", "output"), "with heads that are all alike in value and output"
+        ):
+            return ("value", "attention_branch"), "the order in which heads are joined"
+        return ("query", "key", "value", "attention_branch"), "how heads are split or joined"
+
+    def _scores(self, attention: World) -> Conclusion:
+        """Uniform attention is right: projections of query and key, rotation, scale, or the softmax of real scores."""
+        if self._right(worlds.unturned(attention), "without rotary embedding"):
+            return ("query", "key"), "the rotation of queries and keys"
+        if attention.config.group > 1 and self._right(worlds.equal_heads(attention, "key"), "with equal key heads"):
+            return ("key", "attention_weights"), "which key head a query head reads"
+        if "attention.query_bias" in attention.parameters and self._right(
+            worlds.zeroed(attention, "attention.query_bias"), "without the query bias"
+        ):
+            return ("query",), "the bias of the queries"
+        if attention.config.n_heads > 1 and self._right(
+            worlds.equal_heads(attention, "query"), "with equal query heads"
+        ):
+            return ("query", "attention_weights"), "which query head is which"
+        if self._right(worlds.scaled(attention, 2.0**12, *_QUERY), "with scores so large that one key takes all"):
+            return ("attention_weights",), "the scale of the scores, or their softmax"
+        return ("query", "key", "attention_weights"), "the score path (query, key, scale, softmax)"
+
+    def _mixing(self, uniform: World) -> Conclusion:
+        """Wrong on several tokens without any scores: the mask, or how heads are split and joined."""
+        if self._right(worlds.unturned(uniform), "with the queries zeroed and without rotary embedding"):
+            return ("value",), "the values: they are turned"
+        if self._right(worlds.equal_tokens(uniform), "with the queries zeroed and equal tokens"):
+            return ("attention_weights",), "the mask or the softmax"
+        if self._right(worlds.one_head(uniform), "with one head"):
+            return self._heads(uniform)
+        return ("attention_weights", "attention_branch"), "the mixing of tokens (mask, softmax, joining of heads)"
+
+    # --- the feed-forward half ---
+
+    def _feed_forward_half(self, feed_forward: World, silent: World) -> Conclusion:
+        if not self._pre:
+            return ("feed_forward_branch", "output"), "the feed-forward branch, or its addition"
+        if self._norm_at_fault("feed_forward_norm", feed_forward):
+            return ("feed_forward_norm",), "the norm of the feed-forward branch"
+        shown, without = self._bench.output(feed_forward), self._bench.output(silent)
+        if shown is not None and without is not None:
+            branch, right = shown - without, self._bench.reference(feed_forward) - without
+            factor = float((branch * right).sum()) / (float((right * right).sum()) or 1.0)
+            if self._alike(branch, factor * right, f"the feed-forward branch is {factor:.3g} times what it should be"):
+                return ("feed_forward_branch", "output"), "the feed-forward branch or its addition, by a factor"
+        return ("feed_forward_branch",), "the feed-forward branch (activation, gate, up or down)"
