@@ -149,7 +149,11 @@ def _property(name: str, spec: Specification) -> Fields:
     one = find_property(name)
     users = [invariant.id for invariant in spec.invariants.values() if invariant.property_name == name]
     used = ", ".join(users) if name != "expression" else f"every invariant with 'then' ({len(users)})"
-    fields = [("says", inspect.getdoc(type(one)) or ""), ("needs", ", ".join(sorted(one.needs({}))))]
+    try:
+        needs = ", ".join(sorted(one.needs({})))
+    except (KeyError, TypeError):
+        needs = "depends on its arguments"
+    fields = [("says", inspect.getdoc(type(one)) or ""), ("needs", needs)]
     fields += [("arguments", json.dumps(one.schema.get("properties", {}))), ("used by", used)]
     source = inspect.getsourcefile(type(one))
     line = inspect.getsourcelines(type(one))[1]

@@ -16,9 +16,9 @@ from blocklaws.errors import SpecError, did_you_mean
 from blocklaws.expressions import Expression, ExpressionError, Vocabulary, parse
 from blocklaws.fields import Fields, as_mapping, described
 from blocklaws.located_yaml import LocatedDict, LocatedList, Place
-from blocklaws.specification import Assignment, BlockKind, Clause, Fault, Invariant, Pick
+from blocklaws.specification import Assignment, BlockKind, Chooser, Clause, Fault, Invariant, Pick
 
-__all__ = ["ASSIGNABLE", "CONFIG_WORDS", "PATTERNS", "SIZE_WORDS", "read_invariant", "select_blocks"]
+__all__ = ["ASSIGNABLE", "CONFIG_WORDS", "PATTERNS", "SIZE_WORDS", "choose_blocks", "read_invariant"]
 
 #: What an expression may call by its bare name: the axes of the input and every word of the config.
 CONFIG_WORDS = (
@@ -71,6 +71,7 @@ def read_invariant(
     plain = Vocabulary(sizes=SIZE_WORDS, picks=names, variants=frozenset())
     variants = _variants(fields, plain)
     vocabulary = Vocabulary(sizes=SIZE_WORDS, picks=names, variants=frozenset(variants))
+    chooser = choose_blocks(fields, blocks)
     is_expression = "property" not in fields
     if is_expression and "with" in fields:
         fields.refuse("with", "gives arguments to a property, but the invariant names no 'property'")
@@ -81,7 +82,8 @@ def read_invariant(
         source=fields.text("source", ""),
         family=fields.text("family", "own"),
         place=place,
-        blocks=select_blocks(fields, blocks),
+        blocks=chooser(blocks),
+        chosen_by=chooser,
         dtypes=fields.words("dtypes", dtypes, "dtype") or None,
         worlds=_worlds(fields),
         where=_optional(fields, "where", Vocabulary(SIZE_WORDS, stages=(), parameters=(), variants=frozenset())),
@@ -101,37 +103,32 @@ def read_invariant(
     )
 
 
-def select_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> tuple[str, ...]:
+def choose_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> Chooser:
     """Read ``blocks``: a list of names, or a mapping of choices that a block must have; every block when absent."""
     if "blocks" not in fields:
-        return tuple(blocks)
+        return Chooser()
     value, place = fields.mapping["blocks"], fields.place("blocks")
     if isinstance(value, LocatedList):
-        return fields.words("blocks", blocks, "block")
+        return Chooser(names=fields.words("blocks", blocks, "block"))
     wanted = as_mapping(value, place, f"{fields.what}: blocks (or a list of block names)")
-    known = {**CHOICES, "heads": tuple(kind.heads for kind in blocks.values())}
+    known = {**CHOICES, "heads": tuple(dict.fromkeys(kind.heads for kind in blocks.values()))}
+    choices: dict[str, tuple[Any, ...]] = {}
     for key, word in wanted.items():
         if key not in known:
             wanted.keys_at[key].refuse(f"{fields.what}: blocks: unknown choice {key!r}{did_you_mean(key, known)}")
-        for one in word if isinstance(word, list) else [word]:
+        choices[key] = tuple(word) if isinstance(word, list) else (word,)
+        for one in choices[key]:
             if one not in known[key]:
                 wanted.values_at[key].refuse(
                     f"{fields.what}: blocks: {key} is never {described(one)}; "
-                    f"it is one of {', '.join(map(str, dict.fromkeys(known[key])))}"
+                    f"it is one of {', '.join(map(str, known[key]))}"
                 )
-    chosen = tuple(
-        name
-        for name, kind in blocks.items()
-        if all(
-            {**kind.choices, "heads": kind.heads}[key] in (word if isinstance(word, list) else [word])
-            for key, word in wanted.items()
-        )
-    )
-    if not chosen:
+    chooser = Chooser(choices=choices)
+    if not chooser(blocks):
         place.refuse(
             f"{fields.what}: blocks: no block of the spec has all of these choices, so it could never be checked"
         )
-    return chosen
+    return chooser
 
 
 def _parse(text: Any, place: Place, vocabulary: Vocabulary, what: str) -> Expression:

@@ -52,7 +52,8 @@ class Pass:
             if self._shared is not None:
                 self._built = self._shared.built
             else:
-                if (reason := self.subject.refusal(self.world.config)) is not None:
+                reason = self.subject.refusal(self.world.config) or self.subject.misfit(self.world)
+                if reason is not None:
                     raise Unavailable(reason)
                 self._built = self.subject.build(self.world)
         return self._built

@@ -7,6 +7,7 @@ coherent `Specification` or raises. Must not: import the rooms; the built-in spe
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib.resources
@@ -17,7 +18,7 @@ from typing import Any
 from blocklaws.config import CHOICES, BlockConfig
 from blocklaws.errors import ConfigError
 from blocklaws.fields import Fields, as_mapping, as_sequence
-from blocklaws.invariant_reading import read_invariant, select_blocks
+from blocklaws.invariant_reading import choose_blocks, read_invariant
 from blocklaws.located_yaml import LocatedDict, Place, load
 from blocklaws.specification import BlockKind, Fault, Profile, Sizes, Specification, Tolerance
 
@@ -131,10 +132,11 @@ def _read_sections(
     tolerances = {**base.tolerances}
     for name in (section := _mapping(sections, "tolerances", at)):
         tolerances[name] = _read_tolerance(name, section)
-    faults = {**base.faults}
+    # A kind of block that this file adds is spoken of by every inherited entry whose choices it has.
+    faults = {id: dataclasses.replace(fault, blocks=fault.chosen_by(blocks)) for id, fault in base.faults.items()}
     for id, entry, place in _entries(sections, "faults", at):
         faults[id] = _read_fault(id, entry, place, blocks)
-    invariants = {**base.invariants}
+    invariants = {id: dataclasses.replace(one, blocks=one.chosen_by(blocks)) for id, one in base.invariants.items()}
     for id, entry, place in _entries(sections, "invariants", at):
         invariants[id] = read_invariant(id, entry, place, blocks, tuple(tolerances), faults)
     return Specification(sources, sha256, blocks, menus, profiles, tolerances, faults, invariants)
@@ -227,6 +229,7 @@ def _read_tolerance(name: str, section: LocatedDict) -> Tolerance:
 def _read_fault(id: str, entry: LocatedDict, place: Place, blocks: Mapping[str, BlockKind]) -> Fault:
     keys = ("id", "says", "modelled_on", "family", "step", "stage", "blocks", "dtypes", "backends")
     fields = Fields(entry, keys, f"fault {id!r}")
+    chooser = choose_blocks(fields, blocks)
     return Fault(
         id=id,
         says=fields.text("says"),
@@ -234,7 +237,8 @@ def _read_fault(id: str, entry: LocatedDict, place: Place, blocks: Mapping[str, 
         family=fields.text("family", "own"),
         step=fields.text("step", "unknown"),
         stage=fields.text("stage") if entry.get("stage") is not None else None,
-        blocks=select_blocks(fields, blocks),
+        blocks=chooser(blocks),
+        chosen_by=chooser,
         dtypes=fields.words("dtypes") or None,
         backends=fields.words("backends") or None,
         place=place,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Assignment",
     "BlockKind",
+    "Chooser",
     "Clause",
     "Fault",
     "Invariant",
@@ -63,6 +64,24 @@ class BlockKind:
 
 
 @dataclasses.dataclass(frozen=True)
+class Chooser:
+    """Which kinds of block an entry speaks of: those named, or those with all of the choices; every kind by default."""
+
+    names: tuple[str, ...] | None = None
+    choices: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, blocks: Mapping[str, BlockKind]) -> tuple[str, ...]:
+        """Return the names of the chosen kinds, in the order of the spec."""
+        if self.names is not None:
+            return tuple(name for name in blocks if name in self.names)
+        return tuple(
+            name
+            for name, kind in blocks.items()
+            if all({**kind.choices, "heads": kind.heads}[key] in words for key, words in self.choices.items())
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Tolerance:
     """How close is close in one dtype; the reasons stand beside the numbers in ``spec/tolerances.yaml``.
 
@@ -98,6 +117,7 @@ class Fault:
     step: str
     stage: str | None
     blocks: tuple[str, ...]
+    chosen_by: Chooser
     dtypes: tuple[str, ...] | None
     backends: tuple[str, ...] | None
     place: Place
@@ -165,6 +185,7 @@ class Invariant:
     family: str
     place: Place
     blocks: tuple[str, ...]
+    chosen_by: Chooser
     clauses: tuple[Clause, ...]
     where: Expression | None = None
     assume: Expression | None = None

@@ -234,6 +234,15 @@ class Subject:
             return None
         return "the backend does not support it (and gives no reason)" if answer is False else str(answer)
 
+    def misfit(self, world: World) -> str | None:
+        """Return which size of a world the backend's ``multiples`` do not divide, or None when all fit."""
+        batch, tokens, _ = world.input.shape
+        sizes = {**world.config.as_dict(), "B": batch, "T": tokens}
+        for name, multiple in self.multiples.items():
+            if sizes[name] % multiple:
+                return f"{name}={sizes[name]} is no multiple of {multiple}, which the backend asks for"
+        return None
+
     def abilities(self, world: World) -> Abilities:
         """Return what blocks like this world's can do; asked of the block once for each kind and dtype.
 
