@@ -19,7 +19,8 @@ from blocklaws.planning import Choice, plan
 from blocklaws.running import run_cases
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Fault, Invariant, Specification
-from blocklaws.subjects import Subject
+from blocklaws.subjects import Abilities, Subject
+from blocklaws.worlds import World
 
 __all__ = ["Matrix", "Plan", "measure", "run_faults", "units"]
 
@@ -114,7 +115,7 @@ def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Itera
     The first block and dtype meet every invariant; the others meet those that the first could not, and those whose
     claim to refute this fault has not come true yet.
     """
-    subject = find_subjects(label)[0].with_fault(fault.id)
+    subject = _Planted(find_subjects(label)[0], fault.id)
     places = [
         (block, dtype)
         for dtype in _PREFERRED_DTYPES
@@ -141,6 +142,21 @@ def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Itera
         if not met:
             block, dtype = places[0]
             yield Row(fault.id, subject.name, block, dtype, seed, (), ())
+
+
+class _Planted(Subject):
+    """A backend with a fault. What its blocks can do is asked of the right ones: a fault changes what they answer.
+
+    Asking the wrong ones would cost a backend that compiles three programs for each fault.
+    """
+
+    def __init__(self, right: Subject, fault: str) -> None:
+        super().__init__(right.backend.with_fault(fault), right.label)
+        self._right = right
+
+    def abilities(self, world: World) -> Abilities:
+        """Return what blocks like this world's can do."""
+        return self._right.abilities(world)
 
 
 def _invariants(plan_: Plan, spec: Specification, fault: Fault) -> Iterator[Invariant]:

@@ -361,6 +361,6 @@ def test_faults_hands_its_options_on(folder: Path, monkeypatch: pytest.MonkeyPat
     assert json.loads((folder / "faults.json").read_text(encoding="utf-8")) == {"score": 1.0}
     assert called == {
         "backends": ["numpy"], "spec": None, "blocks": ("llama",), "dtypes": ("float32",), "faults": ("mask-missing",),
-        "invariants": ("prefix-invariance",), "profile": "quick", "seed": 3, "seeds": 4, "workers": 2, "claims_only": True,
-        "first_kill": True,         "progress": None,
+        "invariants": ("prefix-invariance",), "profile": "quick", "seed": 3, "seeds": 4, "workers": 2,
+        "claims_only": True, "first_kill": True, "progress": None,
     }  # fmt: skip
