@@ -1,0 +1,233 @@
+"""The report as data: axes called by what a claim compares, places, the order of the matrix, mistakes of a spec, stale
+known failures under filters.
+
+Must hold: nothing in a report names a folder of the machine, unless the user's own spec lies there; a mistake of the
+spec is told once, and what was left out of a run is not called stale.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from faces_support import invoke, write_broken, write_right, write_spec
+
+import blocklaws
+from blocklaws.claim_axes import axes_of_claim, axes_of_stage, numbered
+from blocklaws.discovery import find_subjects
+from blocklaws.expressions import Vocabulary, parse
+from blocklaws.failure_text import shown_place
+
+STREAM = ("batch", "token", "feature")
+VOCABULARY = Vocabulary(
+    sizes=frozenset({"T", "n_heads", "norm"}), picks=frozenset({"p", "j"}), variants=frozenset({"after"})
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- axes ---
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "names"),
+    [
+        ("identical(after.output[:, :p], output[:, :p])", 3, STREAM),
+        ("differs(after.output[:, p], output[:, p])", 2, ("batch", "feature")),
+        ("differs(output[..., 0], 1)", 2, ("batch", "token")),
+        ("identical(without(after.attention_norm, token=j), without(attention_norm, token=j))", 3, STREAM),
+        ("calibrated(attention_weights, reference.attention_weights, recipe.attention_weights)", 4,
+         ("batch", "head", "query", "key")),
+        ("identical(where(causal(T, T), 0, attention_weights), 0)", 4, ("batch", "head", "query", "key")),
+        ("close(sum(attention_weights, 'key'), 1)", 3, ("batch", "head", "query")),
+        ("close(mean(attention_norm ** 2, -1), 1)", 2, ("batch", "token")),
+        ("close(norm(query, 'feature', True), 1)", 4, ("batch", "head", "token", "feature")),
+        ("close(query[:, :, 0], split_heads(matmul(attention_norm, attention.query), n_heads)[:, :, 0])", 3,
+         ("batch", "head", "feature")),
+        ("all(attention_weights >= 0)", 4, ("batch", "head", "query", "key")),
+        ("close(swap(key, 1, 2), 0)", 4, ("batch", "token", "head", "feature")),
+        ("identical(gradient.input[:, p:], 0)", 3, STREAM),
+        ("close(gradient.feed_forward.down, 0)", 2, ("row", "column")),
+        ("close(gradient.attention_norm.gain, 0)", 1, ("feature",)),
+        ("close(transpose(output), 0)", 3, STREAM),  # not followed: three axes are most likely a stream
+        ("close(stack([output, input]), 0)", 4, numbered(4)),
+    ],
+)  # fmt: skip
+def test_axes_have_the_names_of_what_is_compared(text: str, rank: int, names: tuple[str, ...]) -> None:
+    """Fails when an index is told along an axis that it does not belong to."""
+    assert axes_of_claim(parse(text, VOCABULARY), text, rank) == names
+
+
+def test_a_part_of_a_clause_has_its_own_axes() -> None:
+    """Fails when the axes are those of another claim of the same line."""
+    clause = parse("identical(output, input) and close(sum(attention_weights, 'key'), 1)", VOCABULARY)
+    assert axes_of_claim(clause, "close(sum(attention_weights, 'key'), 1)", 3) == ("batch", "head", "query")
+    assert axes_of_claim(clause, "identical(output, input)", 3) == STREAM
+
+
+def test_axes_without_a_clause_or_of_a_set() -> None:
+    """Fails when a claim of a Python property, or one about a set of parameters, is told without names."""
+    assert axes_of_claim(None, "the block is the same twice", 3) == STREAM
+    assert axes_of_claim(None, "anything", 2) == ("axis 0", "axis 1")
+    assert axes_of_claim(None, "gradients", 2, "attention.query") == ("row", "column")
+    assert axes_of_stage("attention_weights", 4) == ("batch", "head", "query", "key")
+    assert axes_of_stage("attention_weights", 3) == numbered(3)
+
+
+def test_every_claim_of_the_spec_about_numbers_is_followed() -> None:
+    """Fails when a function of the language is not followed, and claims that use it are told as axis 0."""
+    from blocklaws.claim_axes import _readings
+    from blocklaws.spec_reading import built_in_spec
+
+    counted = ("parameters", ".shape", "same_dtype", "names(", "shares_memory")
+    for invariant in built_in_spec().invariants.values():
+        for clause in invariant.clauses:
+            text = clause.expression.text
+            if not any(word in text for word in counted) and not text.startswith(("close(mean", "close(feed", "not ")):
+                assert any(_readings(clause.expression, text)), f"{clause.place}: {text}"
+
+
+def test_a_failure_names_heads_queries_and_keys() -> None:
+    """Fails when weights are told as if they were tokens and features."""
+    backend = find_subjects("numpy")[0].with_fault("mask-missing").backend
+    report = blocklaws.verify(
+        backend, blocks=["llama"], dtypes=["float64"], invariants=["future-weights-are-zero"], profile="quick"
+    )
+    (result,) = report.failures
+    assert "head=" in result.worst
+    assert "query=" in result.worst
+    assert "key=" in result.worst
+    assert "query 0" in result.pattern
+
+
+# --- places ---
+
+
+def test_the_built_in_spec_has_a_place_in_the_package(folder: Path) -> None:
+    """Fails when a report of the built-in spec names a folder of the machine that made it."""
+    name = write_broken(folder)
+    invoke(
+        "verify", name, "--block", "llama", "--dtype", "float64", "--invariant", "prefix-invariance",
+        "--json", "report.json", "--profile", "quick",
+    )  # fmt: skip
+    text = (folder / "report.json").read_text(encoding="utf-8")
+    (case,) = json.loads(text)["cases"]
+    assert case["location"].startswith("blocklaws/spec/invariants.yaml:")
+    assert case["clause_at"].startswith("blocklaws/spec/invariants.yaml:")
+    assert str(Path(str(blocklaws.__file__)).parent.parent) not in text
+    assert str(folder) not in text
+
+
+def test_a_checkout_has_its_own_places(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    """Fails when whoever edits the spec cannot follow a place."""
+    monkeypatch.chdir(root)
+    assert shown_place(f"{root / 'spec' / 'invariants.yaml'}:7") == "spec/invariants.yaml:7"
+
+
+def test_a_users_spec_keeps_a_place_that_can_be_followed(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Fails when the place of a user's own invariant leads nowhere."""
+    write_spec(folder)
+    assert shown_place(f"{folder / 'spec.yaml'}:6:3") == "spec.yaml:6:3"
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "laws.yaml"
+    assert shown_place(f"{elsewhere}:6") == f"{elsewhere}:6"
+    assert shown_place("blocklaws/spec/invariants.yaml:6") == "blocklaws/spec/invariants.yaml:6"
+
+
+# --- the matrix, and mistakes of a spec ---
+
+MIXED = """\
+menus:
+  equal:
+    - {B: 1, T: 2, n_heads: 1, d_head: 4, d_ff: 3}
+invariants:
+  - id: first
+    says: The output is finite.
+    blocks: [gpt]
+    then: finite(output)
+  - id: second
+    says: The output is finite.
+    then: finite(output)
+"""
+
+MISTAKEN = """\
+menus:
+  equal:
+    - {B: 1, T: 2, n_heads: 1, d_head: 4, d_ff: 3}
+invariants:
+  - id: mistaken
+    says: Asks for a token that is not there.
+    then: identical(output[:, T + 5], output[:, 0])
+"""
+
+
+def test_the_matrix_is_in_the_order_of_the_spec(folder: Path) -> None:
+    """Fails when an invariant that the first block does not have comes last."""
+    write_spec(folder, MIXED)
+    done = invoke("verify", write_right(folder), "--spec", "spec.yaml", "--block", "llama", "--block", "gpt")
+    assert done.stdout.index("\nfirst (unproven)") < done.stdout.index("\nsecond (unproven)")
+
+
+def test_a_mistake_of_the_spec_is_told_once(folder: Path) -> None:
+    """Fails when one line that cannot be evaluated is told once a backend, block and dtype."""
+    write_spec(folder, MISTAKEN)
+    done = invoke(
+        "verify", write_right(folder), write_broken(folder), "--spec", "spec.yaml", "--block", "llama", "--block", "gpt"
+    )
+    assert done.exit_code == 1
+    assert done.stdout.count("ERROR mistaken") == 1
+    assert done.stdout.count("spec.yaml:7:11: invariant 'mistaken'") == 1
+    assert "  also     7 other cases in the same way:" in done.stdout
+    assert "           broken, llama, float64\n" in done.stdout
+
+
+# --- stale entries under filters ---
+
+
+def stale(folder: Path, entry: str, *arguments: str) -> list[str]:
+    """Return what is called stale in a run over a right backend."""
+    write_spec(folder)
+    (folder / "known.yaml").write_text(entry, encoding="utf-8")
+    invoke(
+        "verify", write_right(folder), "--spec", "spec.yaml", "--known-failures", "known.yaml", "--json", "report.json",
+        "--profile", "quick", *arguments,
+    )  # fmt: skip
+    found: list[str] = json.loads((folder / "report.json").read_text(encoding="utf-8"))["stale_known_failures"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments"),
+    [
+        ("- {invariant: no-look-ahead, block: gpt, reason: r}", ("--block", "llama")),
+        ("- {invariant: no-look-ahead, dtype: float64, reason: r}", ("--block", "llama", "--dtype", "float32")),
+        ("- {invariant: no-look-ahead, reason: r}", ("--block", "llama", "--invariant", "same-shape")),
+        ("- {invariant: no-look-ahead, backend: torch, reason: r}", ("--block", "llama")),
+        ("- {invariant: no-look-ahead, device: cuda, reason: r}", ("--block", "llama")),
+        ("- {invariant: no-look-ahead, version: numpy < 1.0, reason: r}", ("--block", "llama")),
+    ],
+)
+def test_what_was_left_out_is_not_stale(folder: Path, entry: str, arguments: tuple[str, ...]) -> None:
+    """Fails when a list of known failures stops anybody from looking at a part of them."""
+    assert stale(folder, entry + "\n", *arguments) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments"),
+    [
+        ("- {invariant: no-look-ahaed, reason: r}", ("--block", "llama")),
+        ("- {invariant: no-look-ahead, block: lama, reason: r}", ()),
+        ("- {invariant: no-look-ahead, dtype: float63, reason: r}", ("--block", "llama")),
+        ("- {invariant: no-look-ahead, block: llama, reason: r}", ("--block", "llama", "--invariant", "no-look-ahead")),
+    ],
+)
+def test_what_was_asked_for_is_stale(folder: Path, entry: str, arguments: tuple[str, ...]) -> None:
+    """Fails when a misspelt name, or a failure that is mended, goes unnoticed."""
+    assert stale(folder, entry + "\n", *arguments)
