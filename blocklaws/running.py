@@ -26,6 +26,7 @@ from blocklaws.report import CaseResult, Report, result_of
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
 from blocklaws.subjects import BlockRaised, Subject
+from blocklaws.surroundings import Surroundings
 
 __all__ = ["Run", "make_report", "prepare", "resolve", "run_case", "run_cases", "verify"]
 
@@ -75,10 +76,15 @@ def run_case(case: Case, property: Property, spec_file: str = "") -> list[CaseRe
 
 def _run_case(case: Case, property: Property, spec_file: str) -> list[CaseResult]:
     results = []
+    surroundings = Surroundings()
     try:
         parts = case.split()
     except BlockRaised as error:
         return [result_of(case, Outcome("error", str(error)), 0.0, spec_file)]
+    finally:
+        left = surroundings.restored()
+    if left:
+        return [result_of(case, Outcome("error", left), 0.0, spec_file)]
     for part, unchecked in parts:
         begin = time.perf_counter()
         if unchecked:

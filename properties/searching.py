@@ -8,6 +8,7 @@ Must not: keep a database or a deadline of its own (the profile of a caller must
 from __future__ import annotations
 
 import math
+import dataclasses
 import random
 import warnings
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis.errors import Flaky, HypothesisWarning
 from blocklaws.checking import Case, Examination, Failure, Outcome, Property
 from blocklaws.failure_text import NOT_DETERMINISTIC
 from blocklaws.properties.worlds import admissible_sizes, examples
+from blocklaws.surroundings import Surroundings
 from blocklaws.worlds import Example
 
 __all__ = ["search"]
@@ -91,8 +93,10 @@ class _Record:
 
     def look(self, example: Example) -> None:
         """Examine one example; raise when it fails."""
-        ends = self._ends()
+        ends, surroundings = self._ends(), Surroundings()
         examination = self._property.examine(self._case, example)
+        if (left := surroundings.restored()) and not examination.failed:
+            examination = dataclasses.replace(examination, raised=left)
         if self._failure is None:
             self._count(examination)
         if examination.failed:
