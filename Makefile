@@ -39,7 +39,7 @@ test_stamp := $(TEST)/installed
 .DEFAULT_GOAL := verify
 
 verify: $(verify_stamp)
-	@$(VERIFY)/bin/blocklaws verify $(BACKENDS) $(ARGS)
+	@$(VERIFY)/bin/blocklaws verify $(BACKENDS) --workers $(WORKERS) $(ARGS)
 
 # The tests come last, so that their closing line is the last thing printed.
 test: lint types pytest
