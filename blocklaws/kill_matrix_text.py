@@ -205,7 +205,8 @@ def _summary(matrix: Matrix, width: int) -> Iterator[Text]:
         [f"{id}: {fault} on {backend}" for backend, id, fault in matrix.untrue], "bold red",
     )  # fmt: skip
     yield from _list("weak, the claim came true in some seeds only", _weak(matrix), "yellow")
-    yield from _list(
+    if not matrix.plan.first_kill:
+        yield from _list(
         "untried, the invariant names the fault and could not meet it",
         [f"{id}: {fault}" for id, fault in matrix.unmet], "yellow",
     )  # fmt: skip
