@@ -1,0 +1,100 @@
+"""What a block shares with everything else in its process, looked at before and after it is called.
+
+Must hold: a change that a backend leaves behind (NumPy's error state and global random state, the working
+directory, the default dtype of a framework that it has loaded) is put back, so that it spoils no other case, and is
+told. Python's own random state is put back too, and not told: run-time type checkers draw from it. Must not: mind
+what a backend changes and puts back itself, or threads that it keeps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Surroundings"]
+
+
+# The state of NumPy's global generator, 624 words and a position. `numpy.random.get_state` takes twenty times as long,
+# and this is read before and after every example.
+_MERSENNE_BYTES = 625 * 4
+
+
+def _numpy_random() -> tuple[Any, bytes]:
+    generator = np.random.get_bit_generator()
+    if not isinstance(generator, np.random.MT19937):
+        return generator, b""  # somebody's own: only that it is the same one
+    return generator, ctypes.string_at(generator.ctypes.state_address, _MERSENNE_BYTES)
+
+
+def _set_numpy_random(state: tuple[Any, bytes]) -> None:
+    generator, words = state
+    np.random.set_bit_generator(generator)
+    if words:
+        ctypes.memmove(generator.ctypes.state_address, words, len(words))
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it is gone
+        return ""
+
+
+def _torch_default() -> Any:
+    # Read where a backend has loaded it; nothing is imported for this.
+    torch = sys.modules.get("torch")
+    return torch.get_default_dtype() if hasattr(torch, "get_default_dtype") else None
+
+
+def _set_torch_default(dtype: Any) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and dtype is not None:
+        torch.set_default_dtype(dtype)
+
+
+#: What -> how it is read, and how it is put back.
+_SHARED: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "NumPy's error state": (np.geterr, lambda state: np.seterr(**state)),
+    "NumPy's global random state": (_numpy_random, _set_numpy_random),
+    "the working directory": (_working_directory, lambda folder: folder and os.chdir(folder)),
+    "torch's default dtype": (_torch_default, _set_torch_default),
+}
+
+# Some libraries draw a random number when they are imported, which is nobody's fault; it is put back and not told.
+_DRAWN_BY_IMPORTS = "NumPy's global random state"
+
+# States of thousands of bits say nothing to a reader.
+_TOO_LONG = 120
+
+
+class Surroundings:
+    """The shared state as it is when this is made."""
+
+    def __init__(self) -> None:
+        self._was = {name: read() for name, (read, _) in _SHARED.items()}
+        self._modules = len(sys.modules)
+        self._random = random.getstate()
+
+    def restored(self) -> str:
+        """Put back what has changed, and return a sentence about it; empty when nothing has."""
+        changed = []
+        random.setstate(self._random)
+        for name, (read, put_back) in _SHARED.items():
+            was, now = self._was[name], read()
+            if now == was:
+                continue
+            if was is None:
+                self._was[name] = now  # loaded since: there was none to change
+                continue
+            put_back(was)
+            if name == _DRAWN_BY_IMPORTS and len(sys.modules) > self._modules:
+                continue
+            values = f" from {was} to {now}"
+            changed.append(name + (values if len(values) <= _TOO_LONG else ""))
+        return f"the backend changed {', '.join(changed)}, and left it so" if changed else ""
