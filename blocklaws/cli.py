@@ -81,7 +81,25 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line."""
-    cli(prog_name="blocklaws")
+    try:
+        cli(prog_name="blocklaws")
+    except SystemExit as end:
+        _leave_threads_behind(end.code)
+        raise
+
+
+def _leave_threads_behind(status: str | int | None) -> None:
+    """End the process at once where a backend has left threads that Python would wait for, maybe for ever."""
+    import os
+    import threading
+
+    waiting = [each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
+    if waiting and isinstance(status, int):
+        click.echo(f"blocklaws: ends with {len(waiting)} threads of a backend still running", err=True)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(status)
 
 
 def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

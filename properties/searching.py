@@ -7,8 +7,8 @@ Must not: keep a database or a deadline of its own (the profile of a caller must
 
 from __future__ import annotations
 
-import math
 import dataclasses
+import math
 import random
 import warnings
 from typing import Any
