@@ -96,6 +96,8 @@ def verify_command(result: CaseResult) -> str:
         words += ["--spec", result.spec_file]
     if result.device:
         words += ["--device", result.device]
+    if result.isolate:
+        words += ["--isolate"]
     return shlex.join(words)
 
 
@@ -111,7 +113,12 @@ def snippet(result: CaseResult) -> str:
     options = f"invariant={result.invariant!r}, block={result.block!r}, dtype={result.dtype!r}"
     extra = "".join(
         f", {name}={value!r}"
-        for name, value in (("spec", result.spec_file), ("device", result.device), ("part", result.part))
+        for name, value in (
+            ("spec", result.spec_file),
+            ("device", result.device),
+            ("isolate", result.isolate),
+            ("part", result.part),
+        )
         if value
     )
     if result.label.endswith((".yaml", ".yml")):  # a mapping file may stand for several backends

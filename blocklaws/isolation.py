@@ -34,6 +34,8 @@ class IsolatedBackend:
         BackendError: the worker cannot find the backend, or ends while it looks.
     """
 
+    isolated = True
+
     def __init__(self, label: str, device: str | None, limits: Limits, variant: int = 0) -> None:
         self._label, self._device, self._limits, self._variant = label, device, limits, variant
         self._process: WorkerProcess | None = None

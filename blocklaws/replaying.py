@@ -36,6 +36,7 @@ _CASE_SCHEMA: Mapping[str, Any] = {
         **dict.fromkeys(
             ("invariant", "part", "block", "backend", "label", "dtype", "spec_file", "device", "id"), _TEXT
         ),
+        "isolate": {"type": "boolean"},
         "counterexample": {
             "type": "object",
             "required": ["sizes", "pattern", "seed", "position_offset", "picks"],
@@ -68,6 +69,7 @@ def examine(
     spec: Any = None,
     device: str | None = None,
     name: str | None = None,
+    isolate: bool = False,
 ) -> CaseResult:
     """Examine one example of one case, and return its result.
 
@@ -78,6 +80,7 @@ def examine(
         spec: a spec file, a loaded spec, or None for the built-in one.
         device: where torch and jax compute.
         name: which backend is meant, where a mapping file stands for several.
+        isolate: whether the backend runs in a process of its own, as it did when it failed.
 
     Raises:
         BlocklawsError: there is no such case, or the example does not fit it.
@@ -89,7 +92,9 @@ def examine(
     from blocklaws.subjects import BlockRaised
     from blocklaws.worlds import Example
 
-    run = prepare([backend], spec=spec, blocks=[block], dtypes=[dtype], invariants=[invariant], device=device)
+    run = prepare(
+        [backend], spec=spec, blocks=[block], dtypes=[dtype], invariants=[invariant], device=device, isolate=isolate
+    )
     cases = [case for case in run.cases if case.part == part and name in (None, case.subject.name)]
     if not cases:
         raise BlocklawsError(f"there is no case of {invariant!r} with the part {part!r} on backend {name or backend!r}")
@@ -234,7 +239,7 @@ def _checked(case: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def _arguments(case: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {"invariant": case["invariant"], "block": case["block"], "dtype": case["dtype"]}
-    for key, name in (("part", "part"), ("spec_file", "spec"), ("device", "device")):
+    for key, name in (("part", "part"), ("spec_file", "spec"), ("device", "device"), ("isolate", "isolate")):
         if case.get(key):
             arguments[name] = case[key]
     if case["label"].endswith((".yaml", ".yml")):

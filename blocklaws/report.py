@@ -61,6 +61,8 @@ class CaseResult:
     profile: str = "default"
     spec_file: str = ""
     device: str = ""
+    isolate: bool = False
+    """Whether the backend ran in a process of its own; a replay must do the same."""
 
     @property
     def name(self) -> str:
@@ -133,6 +135,7 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
         profile=case.profile.name,
         spec_file=spec_file,
         device=case.subject.device,
+        isolate=case.subject.isolated,
         **details,
     )
 

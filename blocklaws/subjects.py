@@ -146,6 +146,8 @@ class Subject:
         self.multiples = self._multiples()
         self.deterministic = bool(getattr(backend, "deterministic", True))
         self.device = str(getattr(backend, "device", "") or "")
+        #: Whether its blocks are in a process of their own.
+        self.isolated = getattr(backend, "isolated", False) is True
         self.cannot: Mapping[str, str] = dict(getattr(backend, "cannot", None) or {})
         self._abilities: dict[tuple[str, str], Abilities | BlockRaised] = {}
 

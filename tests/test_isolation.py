@@ -290,21 +290,25 @@ def test_an_object_cannot_be_isolated() -> None:
         blocklaws.verify(find_subjects("numpy")[0].backend, isolate=True)
 
 
-def test_the_command_line_isolates(blocklaws) -> None:
-    """Fails when ``--isolate`` is lost on its way."""
-    command = (
-        "verify",
-        f"{BREAKING}:Segfaults",
-        "--isolate",
-        "--block",
-        "plain",
-        "--profile",
-        "quick",
-        "--no-progress",
-    )
-    told = blocklaws(*command, "--invariant", "output-parity")
+def test_the_command_line_isolates(blocklaws, tmp_path: Path) -> None:
+    """Fails when ``--isolate`` is lost on its way, or a replay runs here what ends a process."""
+    options = ("--isolate", "--block", "plain", "--profile", "quick", "--no-progress", "--invariant", "output-parity")
+    told = blocklaws("verify", f"{BREAKING}:Segfaults", *options, cwd=tmp_path)
     assert told.returncode == 1
     assert "SIGSEGV" in told.stdout
+    assert "isolate=True" in told.stdout
+    (stored,) = (tmp_path / ".blocklaws" / "failures").glob("*.json")
+    again = blocklaws("replay", stored.stem, cwd=tmp_path)
+    assert again.returncode == 1
+    assert "still in error" in again.stdout
+
+
+def test_threads_that_stay_do_not_keep_the_command(blocklaws) -> None:
+    """Fails when a backend's thread that never ends keeps a run from ending."""
+    options = ("--block", "plain", "--profile", "quick", "--no-progress", "--invariant", "output-parity")
+    told = blocklaws("verify", f"{BREAKING}:LeavesThreads", *options, timeout=60)
+    assert told.returncode == 0
+    assert "threads of a backend still running" in told.stderr
 
 
 # --- the wire --------------------------------------------------------------------------------------------------------
