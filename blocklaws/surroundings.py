@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 __all__ = ["Surroundings"]
 
@@ -26,7 +27,7 @@ _MERSENNE_BYTES = 625 * 4
 
 
 def _numpy_random() -> tuple[Any, bytes]:
-    generator = np.random.get_bit_generator()
+    generator = get_bit_generator()
     if not isinstance(generator, np.random.MT19937):
         return generator, b""  # somebody's own: only that it is the same one
     return generator, ctypes.string_at(generator.ctypes.state_address, _MERSENNE_BYTES)
@@ -34,7 +35,7 @@ def _numpy_random() -> tuple[Any, bytes]:
 
 def _set_numpy_random(state: tuple[Any, bytes]) -> None:
     generator, words = state
-    np.random.set_bit_generator(generator)
+    set_bit_generator(generator)
     if words:
         ctypes.memmove(generator.ctypes.state_address, words, len(words))
 
@@ -46,10 +47,15 @@ def _working_directory() -> str:
         return ""
 
 
+def _set_working_directory(folder: str) -> None:
+    if folder:
+        os.chdir(folder)
+
+
 def _torch_default() -> Any:
     # Read where a backend has loaded it; nothing is imported for this.
     torch = sys.modules.get("torch")
-    return torch.get_default_dtype() if hasattr(torch, "get_default_dtype") else None
+    return torch.get_default_dtype() if torch is not None and hasattr(torch, "get_default_dtype") else None
 
 
 def _set_torch_default(dtype: Any) -> None:
@@ -62,7 +68,7 @@ def _set_torch_default(dtype: Any) -> None:
 _SHARED: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "NumPy's error state": (np.geterr, lambda state: np.seterr(**state)),
     "NumPy's global random state": (_numpy_random, _set_numpy_random),
-    "the working directory": (_working_directory, lambda folder: folder and os.chdir(folder)),
+    "the working directory": (_working_directory, _set_working_directory),
     "torch's default dtype": (_torch_default, _set_torch_default),
 }
 
