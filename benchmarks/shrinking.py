@@ -1,9 +1,9 @@
 """How small the counterexample of every fault is, and what it costs to find and shrink it.
 
 For each fault of a backend, the first invariant that claims it and refutes it is searched with shrinking on, and the
-size of what is left is printed: sequences (B), tokens (T), heads, the pattern of the values, the examples until the first
-failure, seconds. The smallest world is B = 1, T = 2 and integers; a fault that shows only in a larger one says why. Exit
-status 1 when a causal fault (one that `prefix-invariance` claims) ends with more than one sequence or two tokens.
+size of what is left is printed: sequences (B), tokens (T), heads, the pattern of the values, the examples until the
+first failure, seconds. The smallest world is B = 1, T = 2 and integers. Exit status 1 when a causal fault (one that
+`prefix-invariance` claims) ends with more than one sequence or two tokens, or nothing refutes a fault.
 
     python benchmarks/shrinking.py [BACKEND] [FAULT...]
 """
