@@ -116,8 +116,8 @@ def earned(full: Matrix) -> Iterator[str]:
     only = {next(iter(names)) for names in per_fault.values() if len(names) == 1}
     yield (
         f"On {backend}, profile {profile}, seed {full['seed']}: {len(per_fault)} faults meet {len(killers)} "
-        f"invariants. A fault is refuted by {statistics.median(counts):g} of them in the median, by {min(counts)} at least. Most "
-        f"faults are refuted by {', '.join(f'`{name}` ({count})' for name, count in killers.most_common(5))}. "
+        f"invariants. A fault is refuted by {statistics.median(counts):g} of them in the median, by {min(counts)} at "
+        f"least. Most faults are refuted by {', '.join(f'`{name}` ({count})' for name, count in killers.most_common(5))}. "
         f"The only one to refute some fault: {', '.join(f'`{name}`' for name in sorted(only)) or 'none'}."
     )
     yield ""
