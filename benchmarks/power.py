@@ -109,6 +109,7 @@ def earned(full: Matrix) -> Iterator[str]:
     yield ""
     backend, profile = full["faults"][0]["backend"], full["profile"]
     killers = Counter(name for row in full["faults"] for name in row["killed_by"])
+    most = ", ".join(f"`{name}` ({count})" for name, count in killers.most_common(5))
     per_fault: dict[str, set[str]] = {}
     for row in full["faults"]:
         per_fault.setdefault(row["fault"], set()).update(row["killed_by"])
@@ -117,7 +118,7 @@ def earned(full: Matrix) -> Iterator[str]:
     yield (
         f"On {backend}, profile {profile}, seed {full['seed']}: {len(per_fault)} faults meet {len(killers)} "
         f"invariants. A fault is refuted by {statistics.median(counts):g} of them in the median, by {min(counts)} at "
-        f"least. Most faults are refuted by {', '.join(f'`{name}` ({count})' for name, count in killers.most_common(5))}. "
+        f"least. Most faults are refuted by {most}. "
         f"The only one to refute some fault: {', '.join(f'`{name}`' for name in sorted(only)) or 'none'}."
     )
     yield ""
