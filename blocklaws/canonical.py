@@ -14,6 +14,7 @@ __all__ = [
     "STAGES",
     "parameter_count",
     "parameter_shapes",
+    "stage_order",
     "stage_shapes",
 ]
 
@@ -55,6 +56,17 @@ PARAMETER_NAMES = (
     "feed_forward.down",
     "feed_forward.down_bias",
 )
+
+
+def stage_order(config: BlockConfig) -> tuple[str, ...]:
+    """Return the stages in the order in which a block of this placement computes them.
+
+    In a post-norm block each norm comes after its branch and its addition.
+    """
+    if config.placement == "pre":
+        return STAGES
+    late = ("after_attention", "attention_norm", "feed_forward_branch", "output", "feed_forward_norm")
+    return (*(stage for stage in STAGES if stage not in late), *late)
 
 
 def parameter_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:

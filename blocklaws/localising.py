@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from blocklaws.canonical import STAGES, stage_shapes
+from blocklaws.canonical import stage_order, stage_shapes
 from blocklaws.expressions import EvaluationError, Judgement, Vocabulary, judge, parse
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.specification import Tolerance
@@ -87,7 +87,7 @@ def first_divergence(passes: Mapping[str, Pass], tolerance: Tolerance) -> Diverg
             continue
         batch, tokens, _ = passed.world.input.shape
         wanted = stage_shapes(passed.world.config, batch, tokens)
-        for stage in STAGES[1:]:
+        for stage in stage_order(passed.world.config)[1:]:
             if stage not in shown or stage in found:
                 continue
             if shown[stage].shape != wanted[stage]:
@@ -100,7 +100,7 @@ def first_divergence(passes: Mapping[str, Pass], tolerance: Tolerance) -> Diverg
                 continue  # the reference itself is not finite here: it says nothing of the block
             if not judgement.holds:
                 found[stage] = Divergence(stage, name, judgement)
-    for stage in STAGES:
+    for stage in next((stage_order(passed.world.config) for passed in passes.values()), ()):
         if stage in found:
             return found[stage]
     return None

@@ -205,10 +205,15 @@ def _parameters(config: BlockConfig, recipe: Recipe, dtype: str) -> dict[str, np
     for name, shape in parameter_shapes(config).items():
         if recipe.pattern == "integers":
             # Small integers make a counterexample that a person can follow; gains of one would hide a missing gain.
-            values = generator.integers(1, 4, shape) if name.endswith("gain") else generator.integers(-1, 2, shape)
-            parameters[name] = values.astype(float)
+            if name.endswith("gain"):
+                parameters[name] = generator.integers(1, 4, shape).astype(float)
+            else:
+                # Few enough are nonzero that sums stay small: integers that saturate every softmax show nothing.
+                kept = generator.random(shape) < min(1.0, 6 / shape[0])
+                parameters[name] = np.where(kept, generator.integers(-1, 2, shape), 0).astype(float)
         elif name.endswith("gain"):
-            parameters[name] = generator.uniform(0.5, 1.5, shape)
+            # Some gains are negative: a block that takes their magnitude, or squares them, is right on positive ones.
+            parameters[name] = generator.uniform(0.5, 1.5, shape) * np.where(generator.random(shape) < 0.25, -1.0, 1.0)
         elif len(shape) == 1:
             parameters[name] = generator.normal(0.0, 0.5, shape)
         else:
