@@ -1,4 +1,4 @@
-"""In an example the block is called first, and the reference after the last of its calls: nothing is there to be found."""
+"""In an example the block is called first, the reference after the last of its calls: there is nothing to be found."""
 
 from __future__ import annotations
 
