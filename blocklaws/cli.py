@@ -143,7 +143,7 @@ def _profile(default: str) -> Callable[[Any], Any]:
     "--known-failures", metavar="FILE", help="A YAML file of failures that are expected, each with its reason."
 )
 @_options(_workers, _json)
-@click.option("--isolate", is_flag=True, help="Run each backend in a process of its own: slower, and it cannot cheat.")
+@click.option("--isolate", is_flag=True, help="Run each backend in a process of its own.")
 @click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--quiet", "-q", is_flag=True, help="Print failures and totals only.")
 @click.option("--verbose", "-v", is_flag=True, help="Print one line a case.")
