@@ -43,8 +43,9 @@ def trace(subject: Subject, spec: Specification, block: str, dtype: str | None =
         if not possible:
             reason = subject.refusal(kind.config(menu[0]))
             raise BlocklawsError(f"backend {subject.name!r} does not support the block {block!r}: {reason}")
-        # The second of the menu has several heads, and its axes can be told apart.
-        recipe = Recipe(possible[min(1, len(possible) - 1)], "normal", seed)
+        # A small world with several heads and at least three tokens, so that its axes can be told apart.
+        telling = [sizes for sizes in possible if sizes.T > sizes.n_heads > 1 or sizes.T >= 3] or possible
+        recipe = Recipe(telling[0], "normal", seed)
         passed = Pass(subject, make_world(kind, recipe, dtype), reference_subject())
         shown = dict(passed.stages()) if "trace" in passed.built.capabilities else {}
         # The output is what forward gives; a trace that disagrees is a matter for the invariants.

@@ -251,7 +251,7 @@ def test_trace_shows_where_a_block_leaves_the_reference(folder: Path) -> None:
     done = invoke("trace", write_broken(folder), "--block", "llama", "--dtype", "float64")
     assert done.exit_code == 0
     rows = {line.split()[0]: line for line in done.output.splitlines() if line.strip()}
-    assert rows["value"].split()[:2] == ["value", "1x2x3x4"]
+    assert rows["value"].split()[:2] == ["value", "2x2x3x4"]
     assert "outside" not in rows["value"]
     assert rows["attention_weights"].endswith("outside the bound")
     assert done.output.endswith("\nthe first stage outside the bound of float64 is attention_weights\n")
@@ -289,7 +289,10 @@ def test_a_new_backend_verifies_at_once(folder: Path) -> None:
     cases = json.loads((folder / "report.json").read_text(encoding="utf-8"))["cases"]
     assert {case["block"] for case in cases if case["verdict"] == "holds"} == set(built_in_spec().blocks)
     reasons = {case["reason"] for case in cases if case["verdict"] == "unchecked"}
-    assert reasons == {f"the block has no {name}" for name in ("gradients", "parameters", "forward_cached")}
+    assert reasons == {
+        *(f"the block has no {name}" for name in ("gradients", "parameters", "forward_cached")),
+        "the backend does not say that it validates (validates = True)",
+    }
 
 
 def test_a_new_backend_overwrites_nothing(folder: Path) -> None:
