@@ -45,7 +45,7 @@ def assign(
         if assignment.target in _CONFIG_TARGETS:
             world = _with_config(world, assignment, scope, tolerance)
         elif assignment.target == "position_offset":
-            world = world.replace(position_offset=int(_value(assignment, scope, tolerance)))
+            world = world.replace(position_offset=_offset(assignment, scope, tolerance))
         elif assignment.target in ("input", "cotangent"):
             old = getattr(world, assignment.target)
             new = _array(world, assignment, assignment.target, old, scope, tolerance, salt * 64 + number)
@@ -69,6 +69,13 @@ def _value(assignment: Assignment, scope: Callable[[tuple[str, ...]], Any], tole
     if assignment.value is None or isinstance(assignment.value, bool | int | float):
         return assignment.value
     return evaluate(assignment.value, scope, tolerance)
+
+
+def _offset(assignment: Assignment, scope: Callable[[tuple[str, ...]], Any], tolerance: Tolerance) -> int:
+    value = _value(assignment, scope, tolerance)
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise BlocklawsError(f"{assignment.place}: position_offset is {value!r:.40}, but must be a whole number")
+    return int(value)
 
 
 def _with_config(

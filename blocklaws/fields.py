@@ -90,6 +90,8 @@ class Fields:
         if key not in self.mapping:
             return ()
         items = as_sequence(self.mapping[key], self.place(key), f"{self.what}: {key}")
+        if not items:
+            self.refuse(key, "is an empty list; leave the key out to mean everything")
         for item, place in zip(items, items.items_at, strict=True):
             if not isinstance(item, str):
                 place.refuse(f"{self.what}: {key}: must be a list of {what} names, but here is {described(item)}")

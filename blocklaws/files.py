@@ -23,6 +23,10 @@ def write_text(path: Path | str, text: str) -> None:
     """
     path = Path(path)
     try:
+        if path.exists() and not path.is_file():
+            # A device or a pipe is written to, never replaced.
+            path.write_text(text, encoding="utf-8")
+            return
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as stream:

@@ -36,7 +36,7 @@ ASSIGNABLE = (
 #: The patterns of values that a world can have; `worlds` of an invariant chooses among them.
 PATTERNS: Mapping[str, tuple[str, ...]] = {
     "gentle": ("integers", "normal", "shifted"),
-    "hostile": ("tiny", "huge", "zero-rows", "spiky", "extreme-scores"),
+    "hostile": ("tiny", "huge", "zero-rows", "spiky", "far-mean", "extreme-scores"),
 }
 
 _KEYS = (
@@ -75,7 +75,7 @@ def read_invariant(
     is_expression = "property" not in fields
     if is_expression and "with" in fields:
         fields.refuse("with", "gives arguments to a property, but the invariant names no 'property'")
-    return Invariant(
+    invariant = Invariant(
         id=id,
         says=fields.text("says"),
         why=fields.text("why", ""),
@@ -86,13 +86,13 @@ def read_invariant(
         chosen_by=chooser,
         dtypes=fields.words("dtypes", dtypes, "dtype") or None,
         worlds=_worlds(fields),
-        where=_optional(fields, "where", Vocabulary(SIZE_WORDS, stages=(), parameters=(), variants=frozenset())),
-        assume=_optional(fields, "assume", vocabulary),
+        where=_condition(fields, "where", Vocabulary(SIZE_WORDS, stages=(), parameters=(), variants=frozenset())),
+        assume=_condition(fields, "assume", vocabulary),
         picks=picks,
         set=_assignments(fields, "set", plain),
         variants=variants,
         clauses=_clauses(fields, vocabulary) if is_expression else (),
-        informative=_optional(fields, "informative", vocabulary),
+        informative=_condition(fields, "informative", vocabulary),
         min_informative=fields.number("min_informative", 0.9, low=0, high=1),
         examples=fields.number("examples", 1.0, low=0.01, high=100),
         refuted_by=fields.words("refuted_by", faults, "fault"),
@@ -101,6 +101,21 @@ def read_invariant(
         arguments=dict(as_mapping(entry["with"], fields.place("with"), "with")) if "with" in fields else {},
         means=fields.text("means", ""),
     )
+    if is_expression:
+        _check_variants(fields, invariant)
+    return invariant
+
+
+def _check_variants(fields: Fields, invariant: Invariant) -> None:
+    """Refuse a variant that nothing looks at: the invariant would say less than its author thinks."""
+    looked_at = [clause.expression for clause in invariant.clauses]
+    looked_at += [one for one in (invariant.informative, invariant.assume) if one is not None]
+    heads = {path[0] for expression in looked_at for path in expression.references}
+    for name in invariant.variants:
+        # `kept` is an array after every run, the varied ones included.
+        if name not in heads and "kept" not in heads:
+            key = "vary" if name == "after" and "vary" in fields else "variants"
+            fields.refuse(key, f"no clause looks at the varied run; write {name}.output, for instance")
 
 
 def choose_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> Chooser:
@@ -142,10 +157,14 @@ def _parse(text: Any, place: Place, vocabulary: Vocabulary, what: str) -> Expres
         raise SpecError(f"{place.shifted(max(error.column - 1, 0))}: {what}: {error.message}") from None
 
 
-def _optional(fields: Fields, key: str, vocabulary: Vocabulary) -> Expression | None:
+def _condition(fields: Fields, key: str, vocabulary: Vocabulary) -> Expression | None:
+    """Read an expression that is true or false."""
     if key not in fields:
         return None
-    return _parse(fields.mapping[key], fields.place(key), vocabulary, f"{fields.what}: {key}")
+    expression = _parse(fields.mapping[key], fields.place(key), vocabulary, f"{fields.what}: {key}")
+    if not expression.is_judgement:
+        fields.refuse(key, f"{expression.text!r} is a value, not a condition; compare it, as in T >= 2")
+    return expression
 
 
 def _clauses(fields: Fields, vocabulary: Vocabulary) -> tuple[Clause, ...]:

@@ -58,9 +58,7 @@ class _Wall(importlib.abc.MetaPathFinder):
             return
         if self._own and (fullname == self._own or fullname.startswith(f"{self._own}.")):
             return
-        raise ImportError(
-            f"{fullname} cannot be imported by an isolated backend: it could tell the answer"
-        )
+        raise ImportError(f"{fullname} cannot be imported by an isolated backend: it could tell the answer")
 
 
 def _own_package(label: str) -> str:

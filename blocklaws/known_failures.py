@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blocklaws.checking import Case
+from blocklaws.errors import did_you_mean
 from blocklaws.fields import Fields, as_mapping, as_sequence
 from blocklaws.located_yaml import Place, load
 from blocklaws.planning import Choice
 from blocklaws.report import CaseResult
+from blocklaws.specification import Specification
 from blocklaws.subjects import Subject
 
 __all__ = ["KnownFailure", "KnownFailures"]
@@ -152,6 +154,21 @@ class KnownFailures:
         if found is None or result.verdict not in ("violated", "error"):
             return result
         return dataclasses.replace(result, known=found.reason)
+
+    def check(self, spec: Specification) -> None:
+        """Refuse an entry about an invariant or a block that the spec does not have, whatever a run leaves out.
+
+        Raises:
+            SpecError: with the place of the entry and the nearest right word.
+        """
+        for entry in self.entries:
+            id = entry.invariant.partition("[")[0]
+            if not fnmatch.filter(spec.invariants, id):
+                entry.place.refuse(f"known failure: unknown invariant {id!r}{did_you_mean(id, spec.invariants)}")
+            if not fnmatch.filter(spec.blocks, entry.block):
+                entry.place.refuse(
+                    f"known failure: unknown block {entry.block!r}{did_you_mean(entry.block, spec.blocks)}"
+                )
 
     def stale(self, results: Sequence[CaseResult], choice: Choice, subjects: Sequence[Subject]) -> tuple[str, ...]:
         """Return a sentence for each entry that was asked for and matched nothing, and for each case that holds."""

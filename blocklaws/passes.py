@@ -50,13 +50,10 @@ class Pass:
     def built(self) -> Built:
         """The block of this pass's world."""
         if self._built is None:
-            if self._shared is not None:
-                self._built = self._shared.built
-            else:
-                reason = self.subject.refusal(self.world.config) or self.subject.misfit(self.world)
-                if reason is not None:
-                    raise Unavailable(reason)
-                self._built = self.subject.build(self.world)
+            reason = self.subject.refusal(self.world.config) or self.subject.misfit(self.world)
+            if reason is not None:
+                raise Unavailable(reason)
+            self._built = self._shared.built if self._shared is not None else self.subject.build(self.world)
         return self._built
 
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:

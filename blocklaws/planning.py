@@ -60,14 +60,27 @@ def plan(
         Case(invariant, part, clauses, needs, kind, subject, dtype, spec, reference, profile, choice.seed)
         for subject in subjects
         for kind in kinds
-        for dtype in choice.dtypes or subject.dtypes
+        for dtype in choice.dtypes or spec.tolerances
         for invariant in invariants
-        if kind.name in invariant.blocks and (invariant.dtypes is None or dtype in invariant.dtypes)
+        if kind.name in invariant.blocks and dtype in _dtypes(invariant, subject, choice)
         for part, needs, clauses in _parts(invariant, properties[invariant.property_name])
     ]
     if not cases:
         raise BlocklawsError("no invariant speaks of the chosen blocks and dtypes, so nothing could be checked")
     return cases
+
+
+def _dtypes(invariant: Invariant, subject: Subject, choice: Choice) -> tuple[str, ...]:
+    """Return the dtypes in which an invariant meets a backend.
+
+    Where the backend offers none of those that the invariant speaks of, one is planned all the same: it ends as
+    ``unchecked``, so that what was not looked at is told and counted.
+    """
+    offered = choice.dtypes or subject.dtypes
+    if invariant.dtypes is None:
+        return tuple(offered)
+    common = tuple(dtype for dtype in offered if dtype in invariant.dtypes)
+    return common if common or choice.dtypes else invariant.dtypes[:1]
 
 
 def properties_of(invariants: Iterable[Invariant]) -> dict[str, Property]:

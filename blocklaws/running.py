@@ -178,6 +178,7 @@ def prepare(
     }  # fmt: skip
     loaded = spec if isinstance(spec, Specification) else load_spec(spec)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
+    known.check(loaded)
     if isolate:
         tampering.end()
     else:

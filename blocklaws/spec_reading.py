@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blocklaws.canonical import STAGES
 from blocklaws.config import CHOICES, BlockConfig
-from blocklaws.errors import ConfigError
+from blocklaws.errors import ConfigError, did_you_mean
 from blocklaws.fields import Fields, as_mapping, as_sequence
 from blocklaws.invariant_reading import choose_blocks, read_invariant
 from blocklaws.located_yaml import LocatedDict, Place, load
@@ -29,6 +30,9 @@ _FILES = ("blocks", "worlds", "tolerances", "faults", "invariants")
 _SECTIONS = ("extends", "blocks", "menus", "profiles", "tolerances", "faults", "invariants")
 _BLOCK_KEYS = ("says", "source", *CHOICES, "norm_eps", "rotary_base", "heads", "max_positions")
 _MAX_EXTENDS = 8
+#: A world of a menu's sizes has at most this many numbers.
+_MAX_ELEMENTS = 50_000_000
+_DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def load_spec(name: str | Path | None = None) -> Specification:
@@ -92,6 +96,9 @@ def _read_user_file(path: Path, chain: tuple[Path, ...]) -> Specification:
     if fields is not None and "extends" in fields:
         parent = fields.text("extends")
         if parent != BUILT_IN:
+            if Path(parent).is_absolute() or ".." in Path(parent).parts:
+                # A spec from a stranger must not read what lies elsewhere.
+                fields.refuse("extends", f"{parent!r} must be a file beside this one, or in a folder below it")
             target = (path.parent / parent).resolve()
             if target in chain or target == path.resolve() or len(chain) >= _MAX_EXTENDS:
                 fields.refuse(
@@ -131,6 +138,10 @@ def _read_sections(
         profiles[name] = Profile(name, fields.text("says"), int(fields.number("examples", low=1, high=1_000_000)))
     tolerances = {**base.tolerances}
     for name in (section := _mapping(sections, "tolerances", at)):
+        if name not in _DTYPES:
+            section.keys_at[name].refuse(
+                f"tolerances: unknown dtype {name!r}{did_you_mean(name, _DTYPES)}; dtypes are {', '.join(_DTYPES)}"
+            )
         tolerances[name] = _read_tolerance(name, section)
     # A kind of block that this file adds is spoken of by every inherited entry whose choices it has.
     faults = {id: dataclasses.replace(fault, blocks=fault.chosen_by(blocks)) for id, fault in base.faults.items()}
@@ -185,6 +196,10 @@ def _read_sizes(entry: Any, place: Place) -> Sizes:
         B=size("B"), T=size("T"), n_heads=heads, n_kv_heads=size("n_kv_heads", heads), d_head=width,
         d_ff=size("d_ff"), d_model=size("d_model", heads * width),
     )  # fmt: skip
+    elements = sizes.B * sizes.T * sizes.d_model + sizes.B * heads * sizes.T**2
+    elements += sizes.d_model * (sizes.d_ff + heads * width)
+    if elements > _MAX_ELEMENTS:
+        mapping.place.refuse(f"a world of these sizes has {elements:,} numbers; the most is {_MAX_ELEMENTS:,}")
     if heads % sizes.n_kv_heads:
         mapping.place.refuse(f"n_kv_heads={sizes.n_kv_heads} does not divide n_heads={heads}")
     return sizes
@@ -236,7 +251,7 @@ def _read_fault(id: str, entry: LocatedDict, place: Place, blocks: Mapping[str, 
         modelled_on=fields.text("modelled_on", ""),
         family=fields.text("family", "own"),
         step=fields.text("step", "unknown"),
-        stage=fields.text("stage") if entry.get("stage") is not None else None,
+        stage=fields.word("stage", STAGES) if entry.get("stage") is not None else None,
         blocks=chooser(blocks),
         chosen_by=chooser,
         dtypes=fields.words("dtypes") or None,

@@ -17,7 +17,7 @@ import numpy as np
 
 from blocklaws.canonical import CAPABILITIES, PARAMETER_NAMES, STAGES
 from blocklaws.config import BlockConfig
-from blocklaws.errors import BackendError, did_you_mean
+from blocklaws.errors import BackendError, did_you_mean, missing_module
 from blocklaws.worlds import World
 
 __all__ = ["Abilities", "BlockRaised", "Built", "Subject", "to_array"]
@@ -25,8 +25,9 @@ __all__ = ["Abilities", "BlockRaised", "Built", "Subject", "to_array"]
 _MULTIPLES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 
-# A block that calls sys.exit() is as wrong as one that raises; an interrupt is the user's, never the block's.
-_ITS_OWN = (Exception, SystemExit)
+#: More elements than any world's output has: a broadcast view of exabytes is refused before it is copied.
+_MAX_ELEMENTS = 100_000_000
+_LIBRARIES = ("site-packages", "dist-packages", "<frozen")
 
 
 class BlockRaised(Exception):
@@ -39,15 +40,30 @@ class BlockRaised(Exception):
 
 def _raised(call: str, error: BaseException) -> BlockRaised:
     """Describe an exception by its type, its message and the innermost line outside the harness."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error  # the user's; all else that a block raises is its own, sys.exit() and pytest.skip() too
     if isinstance(error, BlockRaised):
         return error  # a block in another process, which described it there
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    where = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
-    message = " ".join(str(error).split())
-    message = message if len(message) <= 300 else message[:297] + "..."
+    # The reader's own line tells more than the line inside the library that it called.
+    own = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARIES)] or frames
+    where = f"{own[-1].filename.rsplit('/', 1)[-1]}:{own[-1].lineno}" if own else ""
+    message = plain_text(error)
     return BlockRaised(
         call, f"raised {type(error).__name__}: {message}" if message else f"raised {type(error).__name__}", where
     )
+
+
+def plain_text(error: BaseException, longest: int = 300) -> str:
+    """Return an exception's message on one line, without control characters; whatever its ``__str__`` does."""
+    try:
+        text = " ".join(str(error).split())
+    except BaseException as second:
+        if isinstance(second, KeyboardInterrupt):
+            raise
+        text = f"(its message raised {type(second).__name__})"
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def to_array(value: Any, call: str) -> np.ndarray:
@@ -66,13 +82,20 @@ def to_array(value: Any, call: str) -> np.ndarray:
         try:
             array = np.from_dlpack(value)
         except Exception:
-            message = " ".join(str(error).split())[:200]
+            message = plain_text(error, 200)
             raise BlockRaised(
                 call, f"returned a {type(value).__name__} that neither np.asarray nor DLPack can read: {message}"
             ) from None
-    if array.dtype == object or array.dtype.kind in "USMm":
-        raise BlockRaised(call, f"returned a {type(value).__name__} of dtype {array.dtype}, not an array of numbers")
-    return array
+    if array.dtype.kind not in "fiub" and str(array.dtype) not in _DTYPES:
+        what = f"returned a {type(value).__name__} of dtype {array.dtype}"
+        raise BlockRaised(call, f"{what}, not an array of real numbers")
+    if array.size > _MAX_ELEMENTS:
+        raise BlockRaised(call, f"returned an array of shape {array.shape}, more than any world asks for")
+    if isinstance(array, np.ma.MaskedArray):
+        if np.ma.is_masked(array):
+            raise BlockRaised(call, "returned a masked array with masked elements; their values are not known")
+        array = np.asarray(array)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +145,7 @@ class Subject:
         if inspect.isclass(backend):
             try:
                 backend = backend()
-            except _ITS_OWN as error:
+            except BaseException as error:
                 raise BackendError(
                     f"backend {label!r}: {_raised('its class', error)}; it must be made without arguments"
                 ) from None
@@ -144,11 +167,12 @@ class Subject:
         self.name = self._name()
         self.dtypes = self._dtypes()
         self.multiples = self._multiples()
-        self.deterministic = bool(getattr(backend, "deterministic", True))
+        self.deterministic = self._flag("deterministic", True)
+        self.validates = self._flag("validates", False)
         self.device = str(getattr(backend, "device", "") or "")
         #: Whether its blocks are in a process of their own.
         self.isolated = getattr(backend, "isolated", False) is True
-        self.cannot: Mapping[str, str] = dict(getattr(backend, "cannot", None) or {})
+        self.cannot = self._cannot()
         self._abilities: dict[tuple[str, str], Abilities | BlockRaised] = {}
 
     def _check_function(self) -> None:
@@ -200,6 +224,24 @@ class Subject:
                 )
         return dict(multiples)
 
+    def _flag(self, name: str, default: bool) -> bool:
+        value = getattr(self.backend, name, default)
+        if not isinstance(value, bool):
+            raise BackendError(f"backend {self.label!r}: {name}={value!r:.60} must be True or False")
+        return value
+
+    def _cannot(self) -> Mapping[str, str]:
+        cannot = getattr(self.backend, "cannot", None)
+        if cannot is None:
+            return {}
+        texts = isinstance(cannot, Mapping) and all(isinstance(part, str) for item in cannot.items() for part in item)
+        if not texts:
+            raise BackendError(
+                f"backend {self.label!r}: cannot={cannot!r:.60} must be a mapping of names to sentences, "
+                "such as {'float64': 'the kernel has none'}"
+            )
+        return dict(cannot)
+
     @property
     def faults(self) -> tuple[str, ...]:
         """The faults of the spec that the backend can express; built-in backends have some."""
@@ -227,7 +269,7 @@ class Subject:
             return None
         try:
             answer = self.backend.supports(config)
-        except _ITS_OWN as error:
+        except BaseException as error:
             raise _raised("supports", error) from None
         if answer is None or isinstance(answer, str):
             return answer
@@ -291,7 +333,11 @@ class Subject:
             return Built(_FunctionBlock(self.backend, parameters, world.config), parameters, at_offset_zero_only=True)
         try:
             block = self.backend.build(world.config, parameters, world.dtype)
-        except _ITS_OWN as error:
+        except BackendError:
+            raise  # a mapping that does not fit its layer: nothing of it can be used
+        except ModuleNotFoundError as error:
+            raise BackendError(f"backend {self.label!r}: {missing_module(error)}") from None
+        except BaseException as error:
             raise _raised("build", error) from None
         if block is None or not callable(getattr(block, "forward", None)):
             raise BlockRaised("build", f"returned a {type(block).__name__} without a forward method")
@@ -378,7 +424,7 @@ class Built:
     def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         try:
             return getattr(self._block, method)(*arguments, **options)
-        except _ITS_OWN as error:
+        except BaseException as error:
             raise _raised(method, error) from None
 
     def _arrays(self, call: str, returned: Any, *, copy: bool = True) -> dict[str, np.ndarray]:

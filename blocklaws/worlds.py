@@ -233,6 +233,9 @@ def _tokens(shape: tuple[int, ...], pattern: str, dtype: str, generator: np.rand
     if pattern == "shifted":
         # Rows with a mean of their own: what tells a layer norm from an rms norm.
         return x * generator.uniform(0.5, 2.0) + generator.normal(0.0, 2.0, (*shape[:-1], 1))
+    if pattern == "far-mean":
+        # A mean far from zero beside a small spread: mean(x^2) - mean(x)^2 has no digits left.
+        return x + float(generator.choice((300.0, 1000.0)))
     if pattern == "tiny":
         return x * float(generator.choice((1e-2, 1e-3, 1e-4)))
     if pattern == "huge":

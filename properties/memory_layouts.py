@@ -1,9 +1,9 @@
 """The values of an input count, not how they lie in memory.
 
 Must hold: each layout is a view that equals the contiguous input value for value, and what lies between and around its
-elements is filled with numbers that would show; they must be there afterwards. Outputs are compared closely and not bit for
-bit, because another order in memory is a fair reason for another order of summation; a block that refuses a layout with an
-error has not answered wrongly.
+elements is filled with numbers that would show; they must be there afterwards. Outputs are compared closely and not
+bit for bit, because another order in memory is a fair reason for another order of summation; a block that refuses a
+layout with an error has not answered wrongly.
 Must not: copy a view before the block gets it.
 """
 

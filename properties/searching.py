@@ -150,5 +150,5 @@ class _Record:
 
 
 def _fewest(share: float, checked: int) -> float:
-    """Return the fewest informative examples that are no evidence of a share below ``share``: two deviations below it."""
+    """Return the fewest informative examples that are no evidence of a lower share: two deviations below it."""
     return share * checked - 2 * math.sqrt(checked * share * (1 - share))

@@ -18,7 +18,7 @@ from blocklaws.canonical import parameter_count
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import Vocabulary, calibrated, differs, identical, judge, parse
 from blocklaws.passes import Pass, Unavailable
-from blocklaws.properties.examining import PythonProperty, refuted, require
+from blocklaws.properties.examining import PythonProperty, refuted, require, same
 from blocklaws.subjects import BlockRaised, Built, Subject
 from blocklaws.worlds import World, as_dtype, fill
 
@@ -119,7 +119,9 @@ def _prefix(case: Case, stack: Stack) -> Examination:
     changed = world.input.copy()
     changed[:, p:] = fill(world, "input", "fresh", 1)[:, p:]
     before, after = stack.forward(world.input), stack.forward(changed)
-    require(identical(after[:, :p], before[:, :p], "output rows before a changed token"), f"tokens from {p} on changed")
+    require(
+        same(case, after[:, :p], before[:, :p], "output rows before a changed token"), f"tokens from {p} on changed"
+    )
     return Examination(informative=bool(differs(after[:, p:], before[:, p:])))
 
 
@@ -249,7 +251,7 @@ def _loss(case: Case, stack: Stack) -> Examination:
     last[:, -1] = (ids[:, -1] + 1) % _VOCABULARY
     changed = model.shifted_loss(stack.forward(model.embed(last, case.dtype)), last)
     claim = "the loss of earlier targets under a changed last token"
-    require(identical(changed[:, :-1], terms[:, :-1], claim))
+    require(same(case, changed[:, :-1], terms[:, :-1], claim))
     require(differs(changed[:, -1], terms[:, -1], "the loss of the changed last target"))
     return Examination()
 

@@ -22,8 +22,12 @@ __all__ = ["admissible_sizes", "examples"]
 
 # How often each pattern is drawn. The first is what a counterexample shrinks towards; hostile patterns share a third.
 _WEIGHTS = {
-    "integers": 3, "normal": 9, "shifted": 4, "tiny": 2, "huge": 1, "zero-rows": 1, "spiky": 2, "extreme-scores": 2,
+    "integers": 3, "normal": 9, "shifted": 4, "tiny": 2, "huge": 1, "zero-rows": 1, "spiky": 2, "far-mean": 1, "extreme-scores": 2,
 }  # fmt: skip
+
+
+#: The longest arrangement: no axis of a world is longer, and a stranger's spec must not fill the memory.
+_LONGEST = 10_000
 
 
 def _scope(case: Case, sizes: Sizes, picks: Mapping[str, Any]) -> Any:
@@ -83,6 +87,8 @@ def _draw_pick(draw: st.DrawFn, case: Case, sizes: Sizes, pick: Pick, picks: Map
         return draw(st.sampled_from(_range(case, sizes, pick, picks)))
     assert pick.high is not None
     count = int(evaluate(pick.high, _scope(case, sizes, picks), case.tolerance))
+    if not 1 <= count <= _LONGEST:
+        raise BlocklawsError(f"{pick.place}: {pick.arrangement} of {count}, but must be of 1 to {_LONGEST:,}")
     if pick.arrangement == "permutation":
         return list(draw(st.permutations(range(count))))
     return _partition(draw, count, case.subject.multiples.get("T", 1))

@@ -210,7 +210,7 @@ no-look-ahead: an invariant
   stages      output
   blocks      all
   dtypes      every dtype of the backend
-  worlds      integers, normal, shifted, tiny, huge, zero-rows, spiky, extreme-scores
+  worlds      integers, normal, shifted, tiny, huge, zero-rows, spiky, far-mean, extreme-scores
   refutes     mask-off-by-one: A query also sees the key after its own position.
   if violated it is usually one of the mistakes above, or one like them
   stands in   spec.yaml:6

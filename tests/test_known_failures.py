@@ -95,12 +95,23 @@ def test_a_known_failure_that_holds_is_stale(folder: Path) -> None:
 
 def test_an_entry_that_matches_nothing_is_stale(folder: Path) -> None:
     """Fails when a typo in the list goes unnoticed."""
-    done = verify(folder, "- {invariant: no-look-ahead, reason: known}\n- {invariant: no-such, reason: none}\n")
+    done = verify(
+        folder,
+        "- {invariant: no-look-ahead, reason: known}\n- {invariant: no-look-ahead, dtype: bfloat16, reason: none}\n",
+    )
     assert done.exit_code == 1
     assert (
-        "stale known failure: known.yaml:2:3: the known failure of 'no-such' matches no case of this run\n"
+        "stale known failure: known.yaml:2:3: the known failure of 'no-look-ahead' matches no case of this run\n"
         in done.stdout
     )
+
+
+def test_an_unknown_invariant_is_refused(folder: Path) -> None:
+    """Fails when a misspelt id counts as a failure that is not there any more, or as nothing under a filter."""
+    done = verify(folder, "- {invariant: no-look-ahaed, reason: known}\n")
+    assert done.exit_code == 2
+    expected = "known.yaml:1:3: known failure: unknown invariant 'no-look-ahaed' (did you mean 'no-look-ahead'?)\n"
+    assert done.stderr == f"blocklaws: {expected}"
 
 
 def test_an_unchecked_case_is_no_stale_failure(folder: Path) -> None:
