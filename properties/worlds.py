@@ -22,7 +22,8 @@ __all__ = ["admissible_sizes", "examples"]
 
 # How often each pattern is drawn. The first is what a counterexample shrinks towards; hostile patterns share a third.
 _WEIGHTS = {
-    "integers": 3, "normal": 9, "shifted": 4, "tiny": 2, "huge": 1, "zero-rows": 1, "spiky": 2, "far-mean": 1, "extreme-scores": 2,
+    "integers": 3, "normal": 9, "shifted": 4, "tiny": 2, "huge": 1, "zero-rows": 1, "spiky": 2, "far-mean": 1,
+    "extreme-scores": 2,
 }  # fmt: skip
 
 
