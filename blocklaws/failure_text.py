@@ -31,6 +31,9 @@ __all__ = [
 #: What the search adds to the reason of a failure that cannot be seen twice.
 NOT_DETERMINISTIC = "looked at again, the same example holds: the block is not deterministic"
 
+# What is told of a cached pass that differs from a full pass in which no stage was found wrong.
+_CACHE_PATH = "the full pass was not found wrong: look at the cache path"
+
 _SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff")
 _LABEL = 11
 
@@ -150,6 +153,11 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def _only_cached(result: CaseResult) -> bool:
+    """Whether a cached pass was found wrong, and the full pass looked into (an expected failure is not) and not."""
+    return result.invariant == "cache-parity" and bool(result.claim) and not result.stage and not result.known
+
+
 def failure_fields(result: CaseResult, replay: str | None = None) -> list[tuple[str, str]]:
     """Return (label, text) of everything that is known of a failing case.
 
@@ -170,6 +178,8 @@ def failure_fields(result: CaseResult, replay: str | None = None) -> list[tuple[
         fields.append(("diverges", f"first at the stage {result.divergence}"))
     elif result.divergence:
         fields.append(("narrowed", f"to {result.divergence}; {result.how.removeprefix('narrowed: ')}"))
+    elif _only_cached(result):
+        fields.append(("note", _CACHE_PATH))
     if result.counterexample is not None:
         fields.append(("config", config_text(result.config)))
         fields.append(("world", world_text(result.counterexample)))

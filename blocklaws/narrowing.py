@@ -2,7 +2,9 @@
 
 The block is built again with parameters that take parts of it out of play (a branch zeroed, no scores, one token, rows
 that a norm cannot get wrong ...) and each output is held against the float64 reference. A part that is out of play
-where the output is wrong is not at fault; a part without which it turns right is.
+where the output is wrong is not at fault. A part without which it turns right is at fault only if all that is left
+keeps its values: a mistake of some sizes (a clip, a threshold) hides where sizes change. So parts are taken out with
+the values of the rest kept, or tried again with larger ones, or named together with the stages whose sizes changed.
 
 Must hold: each experiment is judged by the calibrated bound of its dtype; a conclusion names every experiment that it
 rests on, and a group of stages where they cannot be told apart. One fault is assumed. Must not: run where everything
@@ -20,16 +22,12 @@ import numpy as np
 from blocklaws import narrowing_worlds as worlds
 from blocklaws.canonical import STAGES
 from blocklaws.checking import Case
-from blocklaws.expressions import EvaluationError, calibrated
-from blocklaws.passes import Pass, Unavailable
+from blocklaws.narrowing_bench import MOST_CALLS, Bench, Spent
+from blocklaws.passes import Pass
 from blocklaws.subjects import BlockRaised
 from blocklaws.worlds import Recipe, World
 
 __all__ = ["MOST_CALLS", "Narrowed", "narrowed"]
-
-#: How many calls of `forward` a narrowing may make.
-MOST_CALLS = 30
-_MOST_REFUSALS = 6
 
 _QUERY = ("attention.query", "attention.query_bias")
 _KEY = ("attention.key", "attention.key_bias")
@@ -39,6 +37,8 @@ _FEED_FORWARD_IN = ("feed_forward.gate", "feed_forward.up", "feed_forward.up_bia
 _FEED_FORWARD_OUT = ("feed_forward.down", "feed_forward.down_bias")
 # What is off by less than this everywhere has been rounded, not computed otherwise.
 _ROUNDED = 1e-2
+# How much larger the sizes are made that an experiment may have made smaller.
+_LARGER = 8.0
 
 # With the norms after the additions, what a norm gives is what its half gives: two names of one array.
 _FIRST_POST = ("attention_norm", "after_attention")
@@ -56,10 +56,6 @@ class Narrowed:
     how: str
 
 
-class _Spent(Exception):
-    """The calls are used up."""
-
-
 def narrowed(case: Case, passes: Mapping[str, Pass]) -> Narrowed | None:
     """Return what the outputs alone say of where a block is wrong.
 
@@ -69,8 +65,8 @@ def narrowed(case: Case, passes: Mapping[str, Pass]) -> Narrowed | None:
         output = passed.computed("output")
         if output is not None and output.shape != (wanted := passed.world.input.shape):
             return Narrowed(("output",), "its shape", f"the output has shape {output.shape}, the input {wanted}")
-    bench = _Bench(case)
-    with np.errstate(all="ignore"), contextlib.suppress(_Spent, BlockRaised):
+    bench = Bench(case)
+    with np.errstate(all="ignore"), contextlib.suppress(Spent, BlockRaised):
         for world in _candidates(case, passes):
             if bench.wrong(world):
                 stages, says = _Narrowing(bench, world).conclusion()
@@ -90,66 +86,10 @@ def _candidates(case: Case, passes: Mapping[str, Pass]) -> list[World]:
     return [case.world(Recipe(sizes, "normal", 0, offset)) for sizes in telling[:1]] + failing
 
 
-class _Bench:
-    """Runs experiments: builds the block of a world, calls it once, and keeps in words what was seen."""
-
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self._calls = 0
-        self._refused = 0
-        self.seen: list[str] = []
-
-    def output(self, world: World | None) -> np.ndarray | None:
-        """Return the block's output as float64, or None when it raised or cannot be built."""
-        made = self._run(world)
-        return None if made is None else made.output().astype(np.float64)
-
-    def reference(self, world: World) -> np.ndarray:
-        """Return the output of the float64 reference."""
-        return Pass(self._case.reference, world.astype("float64"), None).output()
-
-    def wrong(self, world: World | None) -> bool | None:
-        """Whether the output lies outside the bound; None where nothing can be said."""
-        made = self._run(world)
-        if made is None:
-            return None
-        try:
-            exact, recipe = made.resolve(("reference", "output")), made.resolve(("recipe", "output"))
-            return not calibrated(made.output(), exact, recipe, self._case.tolerance).holds
-        except (EvaluationError, BlockRaised):
-            return None
-
-    def _run(self, world: World | None) -> Pass | None:
-        if world is None:
-            return None
-        self._calls += 1
-        if self._calls > MOST_CALLS:
-            raise _Spent
-        made = Pass(self._case.subject, world, self._case.reference)
-        try:
-            # Nothing can be told by an output of another shape.
-            return made if made.output().shape == world.input.shape else None
-        except (BlockRaised, Unavailable):
-            # Some refuse a size or a choice; one that always raises may take long each time.
-            self._refused += 1
-            if self._refused > _MOST_REFUSALS:
-                raise _Spent from None
-            return None
-
-    def alike(self, a: np.ndarray | None, b: np.ndarray | None) -> bool | None:
-        """Whether two arrays agree, loosely: what is asked this way differs by far more where it differs."""
-        if a is None or b is None or a.shape != b.shape:
-            return None
-        if not (np.isfinite(a).all() and np.isfinite(b).all()):
-            return False
-        scale = max(float(np.abs(a).max(initial=0.0)), float(np.abs(b).max(initial=0.0)))
-        return bool(np.abs(a - b).max(initial=0.0) <= self._case.tolerance.rtol**0.5 * scale)
-
-
 class _Narrowing:
     """The experiments on one world in which the output is wrong, from the coarse to the fine."""
 
-    def __init__(self, bench: _Bench, world: World) -> None:
+    def __init__(self, bench: Bench, world: World) -> None:
         self._bench = bench
         self._world = world
         self._pre = world.config.placement == "pre"
@@ -162,6 +102,13 @@ class _Narrowing:
 
     def _right(self, world: World | None, condition: str) -> bool:
         return self._wrong(world, condition) is False
+
+    def _right_if_larger(self, world: World | None, condition: str, *names: str) -> bool:
+        """Whether an output is right, and not because of what the change took from the sizes of the rest."""
+        if world is None or not self._right(world, condition):
+            return False
+        larger = worlds.scaled(world, _LARGER, *names)
+        return not self._wrong(larger, f"{condition} and {names[0]} {_LARGER:g} times as large")
 
     def _alike(self, a: np.ndarray | None, b: np.ndarray | None, sentence: str) -> bool:
         """Whether two arrays agree; kept in words where they do."""
@@ -181,16 +128,29 @@ class _Narrowing:
         silent = worlds.zeroed(self._world, *_ATTENTION_OUT, *_FEED_FORWARD_OUT)
         if self._wrong(silent, "with both branches zeroed"):
             return self._stream(silent)
+        # A mistake of some sizes shows only in the sums that the block makes: they are given to it as its input.
+        x = self._world.input.astype(np.float64)
+        middle = x + self._bench.reference(self._world, "attention_branch")
+        sums = [(middle, "with both branches zeroed and the first sum as the input")]
+        if self._pre:
+            sums.append((self._bench.reference(self._world), "with both branches zeroed and the output as the input"))
+        for given, condition in sums:
+            if self._wrong(summed := worlds.with_input(silent, given), condition):
+                return self._stream(summed)
         attention = worlds.zeroed(self._world, *_FEED_FORWARD_OUT)
         feed_forward = worlds.zeroed(self._world, *_ATTENTION_OUT)
         attention_wrong = self._wrong(attention, "with the feed-forward branch zeroed")
         feed_forward_wrong = self._wrong(feed_forward, "with the attention branch zeroed")
+        if not feed_forward_wrong and not attention_wrong:
+            read = worlds.with_input(feed_forward, middle)
+            if self._wrong(read, "with the attention branch zeroed and its work in the input"):
+                return self._feed_forward_half(read, worlds.with_input(silent, middle), attention)
         if attention_wrong and feed_forward_wrong and (shared := self._both_halves(attention)):
             return shared
         if attention_wrong:
             return self._attention_half(attention, silent)
         if feed_forward_wrong:
-            return self._feed_forward_half(feed_forward, silent)
+            return self._feed_forward_half(feed_forward, silent, attention)
         return self._coupling(attention, feed_forward)
 
     # --- the residual stream, and what the halves share ---
@@ -213,6 +173,8 @@ class _Narrowing:
         small = worlds.even_rows(silent, (silent.config.norm_eps or 1e-6) ** 0.5)
         down = {name: value for name, value in self._world.parameters.items() if name in _FEED_FORWARD_OUT}
         fed = small.replace(parameters={**small.parameters, **down})
+        if self._right(small, "with both branches zeroed and small rows"):
+            return ("after_attention", "output"), "an addition, for some sizes"
         without, given = self._bench.output(small), self._bench.output(fed)
         if without is None or given is None:
             return ("attention_norm", "after_attention", "output"), "the residual stream"
@@ -267,17 +229,25 @@ class _Narrowing:
             swapped = self._bench.output(worlds.with_input(attention, second))
             if self._alike(whole, swapped, "the halves in the other order give this output"):
                 return ("attention_norm",), "the order of the halves: attention comes second"
-        return ("after_attention", "feed_forward_norm", "output"), "how the two halves are joined"
+        return (*self._joined(), "feed_forward_norm", "output"), "how the two halves are joined"
 
     def _norm_at_fault(self, norm: str, half: World) -> bool:
         """Pre-norm: whether a half is right once its norm has nothing to get wrong, or one norm gives two results."""
         out = _ATTENTION_OUT if norm == "attention_norm" else _FEED_FORWARD_OUT
-        if self._right(worlds.large_even_rows(half, *out), "with rows of one large size"):
+        if self._right(worlds.even_rows(half, worlds.row_size(half)), "with rows of one size"):
             return True
-        if self._right(worlds.plain_norm(half, norm), f"with gain one and bias zero in {norm}"):
+        if self._right(worlds.without_epsilon(half, norm), "with rows of one size and an epsilon of zero"):
             return True
-        if self._right(worlds.without_epsilon(half), "with an epsilon of zero"):
+        if self._right(worlds.large_even_rows(half, norm, *out), "with rows of one large size"):
             return True
+        folded = worlds.folded_norm(half, norm)
+        if self._right(folded, f"with gain one in {norm} and its gain in what reads it"):
+            return True
+        if folded is not None and f"{norm}.bias" in folded.parameters and folded.parameters[f"{norm}.bias"].any():
+            readers = (*_QUERY, *_KEY, *_VALUE) if norm == "attention_norm" else _FEED_FORWARD_IN
+            plain = worlds.zeroed(folded, f"{norm}.bias")
+            if self._right_if_larger(plain, f"with that and bias zero in {norm}", *readers):
+                return True
         turned = worlds.turned_sign(half, norm)
         a, b = self._bench.output(half), self._bench.output(turned)
         if a is None or b is None:
@@ -289,10 +259,13 @@ class _Narrowing:
 
     def _attention_half(self, attention: World, silent: World) -> Conclusion:
         shown = self._bench.output(attention)
-        if self._alike(
+        # Beside a large stream an attention branch that is there leaves no trace either.
+        traced = self._bench.alike(self._bench.reference(attention), self._bench.reference(silent)) is False
+        if traced and self._alike(
             shown, self._bench.output(silent), "with the feed-forward branch zeroed, attention leaves no trace"
         ):
-            return ("after_attention", "output"), "the additions: one of them discards the attention branch"
+            stages = ("after_attention", "output") if self._pre else (*_FIRST_POST, *_SECOND_POST)
+            return stages, "the additions: one of them discards the attention branch"
         if self._pre and self._norm_at_fault("attention_norm", attention):
             return ("attention_norm",), "the norm of the attention branch"
         alone = self._bench.output(worlds.one_sequence(attention))
@@ -305,8 +278,18 @@ class _Narrowing:
             return self._one_token(one)
         uniform = worlds.zeroed(attention, *_QUERY)
         if self._right(uniform, "with the queries zeroed"):
+            larger = worlds.scaled(uniform, _LARGER, *_VALUE)
+            if self._wrong(larger, f"with the queries zeroed and values {_LARGER:g} times as large"):
+                return self._value_path()
             return self._scores(attention)
         return self._mixing(uniform)
+
+    def _joined(self) -> tuple[str, ...]:
+        """The stages that the first addition shows in."""
+        return ("after_attention",) if self._pre else _FIRST_POST
+
+    def _value_path(self) -> Conclusion:
+        return ("value", "attention_branch", *self._joined()), "the value path or the addition, for some sizes"
 
     def _one_token(self, one: World) -> Conclusion:
         """One token sees itself alone: its weight is one, and what is left is a linear map of its norm."""
@@ -315,16 +298,21 @@ class _Narrowing:
             shown, self._bench.output(worlds.zeroed(one, *_QUERY)), "one token's output depends on its query"
         ):
             return ("attention_weights",), "the softmax: the weight of an only key is not one"
-        if one.config.group > 1 and self._right(worlds.equal_heads(one, "key", "value"), "with equal key/value heads"):
+        if one.config.group > 1 and self._right_if_larger(
+            worlds.equal_heads(one, "key", "value"), "with equal key/value heads", *_VALUE
+        ):
             return ("attention_weights", "attention_branch"), "which key/value head a query head reads"
         if self._differ(shown, self._bench.output(worlds.zeroed(one, *_KEY)), "one token's output depends on its key"):
             return ("key", "value") if one.config.group > 1 else ("value",), "the values: the key matrix is in them"
         for name, stage in (("attention.value_bias", "value"), ("attention.output_bias", "attention_branch")):
-            if name in one.parameters and self._right(worlds.zeroed(one, name), f"on one token without {name}"):
+            if name in one.parameters and self._right_if_larger(
+                worlds.zeroed(one, name), f"on one token without {name}", *_VALUE
+            ):
                 return (stage,), f"the bias {name}"
         if self._right(worlds.one_head(one), "on one token with one head"):
             return self._heads(one)
-        return ("value", "attention_branch", "after_attention"), "the value path: its projections, or the addition"
+        stages = ("value", "attention_weights", "attention_branch", *self._joined())
+        return stages, "the value path: its projections, the weight of an only key, or the addition"
 
     def _heads(self, world: World) -> Conclusion:
         """Right with one head: whether heads are only joined in another way, or split in another way too."""
@@ -336,27 +324,33 @@ class _Narrowing:
 
     def _scores(self, attention: World) -> Conclusion:
         """Uniform attention is right: projections of query and key, rotation, scale, or the softmax of real scores."""
-        if self._right(worlds.unturned(attention), "without rotary embedding"):
+        if self._right_if_larger(worlds.unturned(attention), "without rotary embedding", *_QUERY):
             return ("query", "key"), "the rotation of queries and keys"
-        if attention.config.group > 1 and self._right(worlds.equal_heads(attention, "key"), "with equal key heads"):
+        if attention.config.group > 1 and self._right_if_larger(
+            worlds.equal_heads(attention, "key"), "with equal key heads", *_QUERY
+        ):
             return ("key", "attention_weights"), "which key head a query head reads"
-        if "attention.query_bias" in attention.parameters and self._right(
-            worlds.zeroed(attention, "attention.query_bias"), "without the query bias"
+        if "attention.query_bias" in attention.parameters and self._right_if_larger(
+            worlds.zeroed(attention, "attention.query_bias"), "without the query bias", *_QUERY
         ):
             return ("query",), "the bias of the queries"
-        if attention.config.n_heads > 1 and self._right(
-            worlds.equal_heads(attention, "query"), "with equal query heads"
+        if attention.config.n_heads > 1 and self._right_if_larger(
+            worlds.equal_heads(attention, "query"), "with equal query heads", *_QUERY
         ):
             return ("query", "attention_weights"), "which query head is which"
         if self._right(worlds.scaled(attention, 2.0**12, *_QUERY), "with scores so large that one key takes all"):
-            return ("attention_weights",), "the scale of the scores, or their softmax"
+            return ("query", "key", "attention_weights"), "the sizes of the scores, or their softmax"
         return ("query", "key", "attention_weights"), "the score path (query, key, scale, softmax)"
 
     def _mixing(self, uniform: World) -> Conclusion:
         """Wrong on several tokens without any scores: the mask, or how heads are split and joined."""
         if self._right(worlds.unturned(uniform), "with the queries zeroed and without rotary embedding"):
             return ("value",), "the values: they are turned"
-        if self._right(worlds.equal_tokens(uniform), "with the queries zeroed and equal tokens"):
+        equal = worlds.equal_tokens(uniform)
+        if self._right(equal, "with the queries zeroed and equal tokens"):
+            larger = worlds.scaled(equal, _LARGER, *_VALUE)
+            if self._wrong(larger, f"with the queries zeroed, equal tokens and values {_LARGER:g} times as large"):
+                return self._value_path()
             return ("attention_weights",), "the mask or the softmax"
         if self._right(worlds.one_head(uniform), "with one head"):
             return self._heads(uniform)
@@ -364,10 +358,14 @@ class _Narrowing:
 
     # --- the feed-forward half ---
 
-    def _feed_forward_half(self, feed_forward: World, silent: World) -> Conclusion:
+    def _feed_forward_half(self, feed_forward: World, silent: World, attention: World) -> Conclusion:
         if not self._pre:
-            return ("feed_forward_branch", "output"), "the feed-forward branch, or its addition"
+            return ("feed_forward_branch", *_SECOND_POST), "the feed-forward branch, or its addition"
         if self._norm_at_fault("feed_forward_norm", feed_forward):
+            # What is wrong by little in one norm may be within the bound in the other.
+            small = worlds.even_rows(attention, (attention.config.norm_eps or 1e-6) ** 0.5)
+            if self._wrong(small, "with the feed-forward branch zeroed and small rows"):
+                return ("attention_norm", "feed_forward_norm"), "the norms"
             return ("feed_forward_norm",), "the norm of the feed-forward branch"
         shown, without = self._bench.output(feed_forward), self._bench.output(silent)
         if shown is not None and without is not None:

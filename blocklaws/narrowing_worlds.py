@@ -6,6 +6,7 @@ Must hold: each function returns a new world of coherent shapes and leaves the o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,12 +20,14 @@ __all__ = [
     "equal_heads",
     "equal_tokens",
     "even_rows",
+    "folded_norm",
     "large_even_rows",
     "like",
     "one_head",
     "one_sequence",
     "one_token",
     "plain_norm",
+    "row_size",
     "scaled",
     "turned_sign",
     "unturned",
@@ -78,10 +81,53 @@ def even_rows(world: World, size: float = 1.0) -> World:
     return with_input(world, np.divide(rows, scale, out=np.zeros_like(rows), where=scale > 0) * size)
 
 
-def large_even_rows(world: World, *out: str) -> World:
-    """Return the world with even rows that dwarf the epsilon; ``out`` scales the branch, which is not dwarfed then."""
+def row_size(world: World) -> float:
+    """Return the largest root mean square of a row, about its mean where the norm is a layer norm; never zero."""
+    rows = world.input.astype(np.float64)
+    rows = rows - rows.mean(axis=-1, keepdims=True) if world.config.norm == "layer" else rows
+    return float(np.sqrt((rows**2).mean(axis=-1)).max(initial=0.0)) or 1.0
+
+
+def large_even_rows(world: World, norm: str, *out: str) -> World:
+    """Return the world with even rows that dwarf the epsilon; ``out`` scales the branch, which is not dwarfed then.
+
+    The gain of the norm makes up for what the epsilon took from rows of the old size: what it gives stays the same.
+    """
     size = _LARGE[world.dtype]
-    return scaled(even_rows(world, size), size, *out)
+    return scaled(scaled(even_rows(world, size), _taken(world), f"{norm}.gain"), size, *out)
+
+
+def _taken(world: World) -> float:
+    """Return the size of a normed row of the world's size, below one by what the epsilon adds."""
+    size = row_size(world)
+    return size / math.sqrt(size**2 + world.config.norm_eps)
+
+
+def folded_norm(world: World, norm: str) -> World | None:
+    """Return the world with a norm of gain one, its gain (and bias, where there is room) in what reads it.
+
+    All that is computed from the norm keeps its values, so only a mistake of gain or bias goes. None where a gain is
+    zero, which nothing divides by.
+    """
+    gain = world.parameters[f"{norm}.gain"].astype(np.float64)
+    if not gain.all():
+        return None
+    readers = ("query", "key", "value") if norm == "attention_norm" else ("gate", "up")
+    names = [f"{'attention' if norm == 'attention_norm' else 'feed_forward'}.{reader}" for reader in readers]
+    names = [name for name in names if name in world.parameters]
+    parameters = dict(world.parameters)
+    bias = world.parameters.get(f"{norm}.bias")
+    room = bias is not None and all(f"{name}_bias" in parameters for name in names)
+    for name in names:
+        matrix = world.parameters[name].astype(np.float64)
+        parameters[name] = like(gain[:, None] * matrix, world.parameters[name])
+        if bias is not None and room:
+            old = world.parameters[f"{name}_bias"]
+            parameters[f"{name}_bias"] = like(old.astype(np.float64) + bias.astype(np.float64) @ matrix, old)
+    parameters[f"{norm}.gain"] = np.ones_like(world.parameters[f"{norm}.gain"])
+    if bias is not None:
+        parameters[f"{norm}.bias"] = np.zeros_like(bias) if room else like(bias.astype(np.float64) / gain, bias)
+    return world.replace(parameters=parameters)
 
 
 def plain_norm(world: World, norm: str) -> World:
@@ -89,9 +135,13 @@ def plain_norm(world: World, norm: str) -> World:
     return zeroed(_changed(world, np.ones_like, f"{norm}.gain"), f"{norm}.bias")
 
 
-def without_epsilon(world: World) -> World | None:
-    """Return the world with an epsilon of zero, and with even rows, none of which needs one."""
-    return _configured(even_rows(world), norm_eps=0.0)
+def without_epsilon(world: World, norm: str) -> World | None:
+    """Return the world with an epsilon of zero and even rows of its size, none of which needs one.
+
+    The gain of the norm makes up for the epsilon: what it gives stays the same.
+    """
+    even = scaled(even_rows(world, row_size(world)), _taken(world), f"{norm}.gain")
+    return _configured(even, norm_eps=0.0)
 
 
 def turned_sign(world: World, norm: str) -> World:

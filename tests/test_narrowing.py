@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import pytest
 
 import blocklaws
 from blocklaws import narrowing, narrowing_worlds
+from blocklaws.backends.on_numpy.block import NumpyBlock
+from blocklaws.backends.on_numpy.precision import precision_of
 from blocklaws.canonical import STAGES, parameter_shapes
 from blocklaws.checking import Case
 from blocklaws.discovery import find_search, find_subjects
@@ -32,10 +35,10 @@ from blocklaws.worlds import Recipe, World
 SPEC = built_in_spec()
 NUMPY = find_subjects("numpy")[0]
 
-#: What was reached when this was written, over all faults and all blocks: in float64 every stage at fault is among
-#: those concluded, in float32 97 of 100 are, with two stages a conclusion on average.
+#: What was reached when this was written, each fault on one block: in both dtypes every stage at fault is among those
+#: concluded, with two stages a conclusion on average.
 #: The experiments were chosen with these very faults in view, so a fault of a new kind may be told less well.
-BOUNDS = {"float64": 0.97, "float32": 0.93}
+BOUNDS = {"float64": 0.97, "float32": 0.96}
 MOST_STAGES = 2.3
 
 
@@ -45,13 +48,16 @@ class ForwardOnly:
     name = "forward-only"
     dtypes = ("float64", "float32")
 
-    def __init__(self, fault: str = "") -> None:
-        self._backend = (NUMPY.with_fault(fault) if fault else NUMPY).backend
+    def __init__(self, fault: str | type[NumpyBlock] = "") -> None:
+        if isinstance(fault, str):
+            self._build = (NUMPY.with_fault(fault) if fault else NUMPY).backend.build
+        else:
+            self._build = lambda config, parameters, dtype: fault(config, parameters, precision_of(dtype))
         self.calls = 0
 
     def build(self, config: Any, parameters: Any, dtype: str) -> Any:
         """Return a block with nothing but `forward`."""
-        block, outer = self._backend.build(config, parameters, dtype), self
+        block, outer = self._build(config, parameters, dtype), self
 
         class Block:
             def forward(self, x: Any, position_offset: int = 0) -> Any:
@@ -67,7 +73,7 @@ def case_of(backend: ForwardOnly, block: str, dtype: str = "float64") -> Case:
     return case
 
 
-def told(fault: str, block: str, dtype: str = "float64") -> Narrowed | None:
+def told(fault: str | type[NumpyBlock], block: str, dtype: str = "float64") -> Narrowed | None:
     """Return what is concluded of a fault, from the failure that a search finds."""
     backend = ForwardOnly(fault)
     case = case_of(backend, block, dtype)
@@ -116,7 +122,7 @@ def test_the_stage_at_fault_is_among_those_concluded(dtype: str) -> None:
     [
         ("activation-missing", "llama", ("feed_forward_branch",)),
         ("mask-missing", "gpt", ("attention_weights",)),
-        ("scale-missing", "plain", ("attention_weights",)),
+        ("scale-missing", "plain", ("query", "key", "attention_weights")),
         ("rotary-backwards", "llama", ("query", "key")),
         ("attention-norm-skipped", "gpt", ("attention_norm",)),
         ("second-norm-uses-first", "llama", ("feed_forward_norm",)),
@@ -136,24 +142,140 @@ def test_some_conclusions(fault: str, block: str, stages: tuple[str, ...]) -> No
     assert found.how.startswith(("right with both branches zeroed; ", "wrong with both branches zeroed; "))
 
 
+# --- mistakes that only some sizes show: an experiment that changes the sizes hides them ---
+
+
+def bounded(step: str, limit: float, argument: int | None = None) -> type[NumpyBlock]:
+    """Return a block in which the result of a step, or one of its arguments, is clipped."""
+
+    def clipped(self: NumpyBlock, *arguments: Any) -> Any:
+        if argument is not None:
+            given = list(arguments)
+            given[argument] = np.clip(given[argument], -limit, limit)
+            return getattr(NumpyBlock, step)(self, *given)
+        value, pullback = getattr(NumpyBlock, step)(self, *arguments)
+        return np.clip(value, -limit, limit), pullback
+
+    return type(f"Bounded_{step}", (NumpyBlock,), {step: clipped})
+
+
+class SmallLost(NumpyBlock):
+    """What an activation gives is lost where it is small."""
+
+    def activate(self, a: Any) -> Any:
+        value, pullback = super().activate(a)
+        return np.where(np.abs(value) > 0.02, value, 0), pullback
+
+
+class SafeDivision(NumpyBlock):
+    """The softmax divides by a little more than the sum."""
+
+    def softmax(self, scores: Any, visible: Any) -> Any:
+        hidden = np.where(visible, scores, -np.inf)
+        raised = np.exp(hidden - hidden.max(axis=-1, keepdims=True))
+        return raised / (raised.sum(axis=-1, keepdims=True) + 1e-2), super().softmax(scores, visible)[1]
+
+
+class HiddenByAdding(NumpyBlock):
+    """A hidden score is not replaced: something large is taken from it."""
+
+    def softmax(self, scores: Any, visible: Any) -> Any:
+        return super().softmax(scores - np.where(visible, 0, 500).astype(scores.dtype), np.ones_like(visible))
+
+
+class SmallWeightsLost(NumpyBlock):
+    """Weights below a thousandth count as none."""
+
+    def softmax(self, scores: Any, visible: Any) -> Any:
+        weights, pullback = super().softmax(scores, visible)
+        return np.where(weights > 1e-3, weights, 0), pullback
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(
+    ("fault", "block", "stage"),
+    [
+        (bounded("softmax", 20, 0), "llama", "attention_weights"),
+        (bounded("softmax", 50, 0), "gpt", "attention_weights"),
+        (SafeDivision, "llama", "attention_weights"),
+        (SafeDivision, "original", "attention_weights"),
+        (HiddenByAdding, "llama", "attention_weights"),
+        (SmallWeightsLost, "plain", "attention_weights"),
+        (bounded("queries", 8), "llama", "query"),
+        (bounded("keys", 3), "gpt", "key"),
+        (bounded("values", 3), "llama-gqa", "value"),
+        (bounded("attention", 2), "llama", "attention_branch"),
+        (bounded("attention", 2), "original", "attention_branch"),
+        (bounded("attention_norm", 3), "llama", "attention_norm"),
+        (bounded("feed_forward_norm", 3), "gpt", "feed_forward_norm"),
+        (bounded("add_attention", 40), "llama", "after_attention"),
+        (bounded("attention_norm", 20, 0), "original", "attention_norm"),
+        (bounded("feed_forward_norm", 6, 0), "original", "feed_forward_norm"),
+        (bounded("activate", 4, 0), "llama", "feed_forward_branch"),
+        (bounded("activate", 2), "original", "feed_forward_branch"),
+        (bounded("feed_forward", 2), "gpt", "feed_forward_branch"),
+        (SmallLost, "original", "feed_forward_branch"),
+        (SmallLost, "gpt", "feed_forward_branch"),
+        (bounded("add_feed_forward", 60), "llama", "output"),
+    ],
+)
+def test_a_mistake_of_some_sizes_is_not_taken_for_what_hides_it(
+    fault: type[NumpyBlock], block: str, stage: str, dtype: str
+) -> None:
+    """Fails when a part is blamed because the fault is not to be seen in the sizes that are left without it."""
+    found = told(fault, block, dtype)
+    assert found is not None
+    assert stage in found.stages, found
+    assert len(found.stages) <= 5
+
+
 def test_a_failure_tells_the_conclusion_and_what_it_rests_on() -> None:
     """Fails when a conclusion is not in the report, or looks as if it had been traced."""
     options: dict[str, Any] = {"blocks": ["llama"], "dtypes": ["float64"], "invariants": ["output-parity"]}
     (result,) = blocklaws.verify(ForwardOnly("activation-missing"), profile="quick", **options).cases
     assert result.stage == "feed_forward_branch"
     assert result.how.startswith(
-        "narrowed: right with both branches zeroed; right with the feed-forward branch zeroed; "
+        "narrowed: right with both branches zeroed; right with both branches zeroed and the first sum as the input; "
     )
     text = failure_text(result)
     assert (
         "  narrowed to feed_forward_branch: the feed-forward branch (activation, gate, up or down); right with both "
-        "branches zeroed; right with the feed-forward branch zeroed; wrong with the attention branch zeroed; " in text
+        "branches zeroed; right with both branches zeroed and the first sum as the input; right with both branches "
+        "zeroed and the output as the input; right with the feed-forward branch zeroed; wrong with the attention "
+        "branch zeroed; " in text
     )
     assert "  diverges" not in text
     assert result.as_dict()["how"] == result.how
 
     (traced,) = blocklaws.verify(NUMPY.with_fault("activation-missing").backend, profile="quick", **options).cases
     assert (traced.stage, traced.how) == ("feed_forward_branch", "traced")
+
+
+@pytest.mark.parametrize("traces", [True, False])
+def test_a_cache_that_alone_is_wrong_is_told_so(traces: bool) -> None:
+    """Fails when a reader looks for a mistake of the cache in the pass that is right, or the other way about."""
+    capabilities = ("forward", "forward_cached", *(("trace",) if traces else ()))
+
+    class Some:
+        name, dtypes = "some", ("float64",)
+
+        def __init__(self, fault: str) -> None:
+            self.fault = fault
+
+        def build(self, config: Any, parameters: Any, dtype: str) -> Any:
+            block = NUMPY.with_fault(self.fault).backend.build(config, parameters, dtype)
+            return SimpleNamespace(**{name: getattr(block, name) for name in capabilities})
+
+    def text(fault: str) -> str:
+        (result,) = blocklaws.verify(
+            Some(fault), blocks=["llama"], dtypes=["float64"], invariants=["cache-parity"], profile="quick"
+        ).cases
+        assert result.verdict == "violated"
+        return failure_text(result)
+
+    note = "the full pass was not found wrong: look at the cache path"
+    assert note in text("cache-position-restarts")
+    assert note not in text("mask-missing")
 
 
 def test_nothing_runs_where_everything_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +347,9 @@ def test_worlds_are_coherent(block: str) -> None:
         narrowing_worlds.one_token(world),
         narrowing_worlds.one_sequence(world),
         narrowing_worlds.one_head(world),
-        narrowing_worlds.without_epsilon(world),
-        narrowing_worlds.large_even_rows(world, "attention.output"),
+        narrowing_worlds.without_epsilon(world, "attention_norm"),
+        narrowing_worlds.large_even_rows(world, "attention_norm", "attention.output"),
+        narrowing_worlds.folded_norm(world, "attention_norm"),
     ]
     for one in changed:
         assert one is not None
@@ -241,7 +364,10 @@ def test_even_rows_and_turned_signs_leave_what_a_norm_gives(block: str) -> None:
     """Fails when an experiment changes what it claims to leave alone, so that a right norm would look wrong."""
     world = world_of(block)
     normed = NUMPY.build(world).trace(world.input, 0)["attention_norm"]
-    for changed in (narrowing_worlds.large_even_rows(world), narrowing_worlds.turned_sign(world, "attention_norm")):
+    for changed in (
+        narrowing_worlds.large_even_rows(world, "attention_norm"),
+        narrowing_worlds.turned_sign(world, "attention_norm"),
+    ):
         np.testing.assert_allclose(
             NUMPY.build(changed).trace(changed.input, 0)["attention_norm"], normed, rtol=1e-3, atol=1e-4
         )
