@@ -243,17 +243,26 @@ class _Narrowing:
         folded = worlds.folded_norm(half, norm)
         if self._right(folded, f"with gain one in {norm} and its gain in what reads it"):
             return True
-        if folded is not None and f"{norm}.bias" in folded.parameters and folded.parameters[f"{norm}.bias"].any():
-            readers = (*_QUERY, *_KEY, *_VALUE) if norm == "attention_norm" else _FEED_FORWARD_IN
-            plain = worlds.zeroed(folded, f"{norm}.bias")
-            if self._right_if_larger(plain, f"with that and bias zero in {norm}", *readers):
-                return True
+        readers = (*_QUERY, *_KEY, *_VALUE) if norm == "attention_norm" else _FEED_FORWARD_IN
+        plain = worlds.zeroed(folded or half, f"{norm}.bias")
+        biased = f"{norm}.bias" in plain.parameters and half.parameters[f"{norm}.bias"].any()
+        if biased and self._right_if_larger(plain, f"with that and bias zero in {norm}", *readers):
+            return True
         turned = worlds.turned_sign(half, norm)
         a, b = self._bench.output(half), self._bench.output(turned)
         if a is None or b is None:
             return False
         a, b = a - half.input.astype(np.float64), b - turned.input.astype(np.float64)
         return self._differ(a, b, f"the signs of the input and of {norm}'s gain do not cancel")
+
+    def _or_norm(self, norm: str, half: World, found: Conclusion) -> Conclusion:
+        """Pre-norm: add the norm where a half is right once nothing in it stands out: that may hide either's fault."""
+        readers = (*_QUERY, *_KEY, *_VALUE) if norm == "attention_norm" else _FEED_FORWARD_IN
+        level = worlds.level_rows(worlds.zeroed(worlds.folded_norm(half, norm) or half, f"{norm}.bias"))
+        condition = f"with features of one size, gain one and bias zero in {norm}"
+        if not self._pre or not self._right_if_larger(level, condition, *readers):
+            return found
+        return (norm, *found[0]), f"{found[1]}; or the norm, for some sizes"
 
     # --- the attention half ---
 
@@ -268,6 +277,9 @@ class _Narrowing:
             return stages, "the additions: one of them discards the attention branch"
         if self._pre and self._norm_at_fault("attention_norm", attention):
             return ("attention_norm",), "the norm of the attention branch"
+        return self._or_norm("attention_norm", attention, self._attention(attention, shown))
+
+    def _attention(self, attention: World, shown: np.ndarray | None) -> Conclusion:
         alone = self._bench.output(worlds.one_sequence(attention))
         if self._differ(
             None if shown is None else shown[-1:], alone, "a sequence's output depends on the other sequences"
@@ -373,4 +385,5 @@ class _Narrowing:
             factor = float((branch * right).sum()) / (float((right * right).sum()) or 1.0)
             if self._alike(branch, factor * right, f"the feed-forward branch is {factor:.3g} times what it should be"):
                 return ("feed_forward_branch", "output"), "the feed-forward branch or its addition, by a factor"
-        return ("feed_forward_branch",), "the feed-forward branch (activation, gate, up or down)"
+        branch_alone = ("feed_forward_branch",), "the feed-forward branch (activation, gate, up or down)"
+        return self._or_norm("feed_forward_norm", feed_forward, branch_alone)

@@ -22,6 +22,7 @@ __all__ = [
     "even_rows",
     "folded_norm",
     "large_even_rows",
+    "level_rows",
     "like",
     "one_head",
     "one_sequence",
@@ -86,6 +87,13 @@ def row_size(world: World) -> float:
     rows = world.input.astype(np.float64)
     rows = rows - rows.mean(axis=-1, keepdims=True) if world.config.norm == "layer" else rows
     return float(np.sqrt((rows**2).mean(axis=-1)).max(initial=0.0)) or 1.0
+
+
+def level_rows(world: World) -> World:
+    """Return the world with features that are all of its row size, as many plus as minus: nothing stands out."""
+    signs = np.where(np.arange(world.config.d_model) % 2, -1.0, 1.0)
+    rows = np.random.default_rng(0).permuted(np.broadcast_to(signs, world.input.shape), axis=-1)
+    return with_input(world, rows * row_size(world))
 
 
 def large_even_rows(world: World, norm: str, *out: str) -> World:
