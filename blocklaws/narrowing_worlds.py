@@ -90,10 +90,10 @@ def row_size(world: World) -> float:
 
 
 def level_rows(world: World) -> World:
-    """Return the world with features that are all of its row size, as many plus as minus: nothing stands out."""
+    """Return the world with features that are all plus or minus one, about as many of each: nothing stands out."""
     signs = np.where(np.arange(world.config.d_model) % 2, -1.0, 1.0)
     rows = np.random.default_rng(0).permuted(np.broadcast_to(signs, world.input.shape), axis=-1)
-    return with_input(world, rows * row_size(world))
+    return with_input(world, rows)
 
 
 def large_even_rows(world: World, norm: str, *out: str) -> World:
