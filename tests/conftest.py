@@ -1,7 +1,8 @@
-"""What all tests share: shape checking of the NumPy backend, subprocesses run as a user would, the checkout's root.
+"""What all tests share: subprocesses run as a user would, the checkout's root, and shape checking where it is asked for.
 
-Must hold: jaxtyping's import hook is there before the checked package is imported, or nothing is checked
-(``test_shape_checking.py`` proves that it is on).
+Must hold: where ``BLOCKLAWS_CHECK_SHAPES`` is set, jaxtyping's import hook is there before the checked package is imported,
+or nothing is checked (``test_shape_checking.py`` proves that it is on). Checking every array makes the reference thirty
+times slower, so it is done in a session of its own, which ``test_shapes_of_the_reference.py`` starts.
 """
 
 from __future__ import annotations
@@ -18,9 +19,14 @@ from jaxtyping import install_import_hook
 #: The package whose array annotations are checked, argument by argument, while the tests run.
 CHECKED_PACKAGE = "blocklaws.backends.on_numpy"
 
-if CHECKED_PACKAGE in sys.modules:
-    raise RuntimeError(f"{CHECKED_PACKAGE} was imported before its shapes could be checked; import it in a test, later")
-install_import_hook(CHECKED_PACKAGE, "beartype.beartype")
+#: Whether this session checks shapes, and the tests that only such a session can run.
+CHECKS_SHAPES = os.environ.get("BLOCKLAWS_CHECK_SHAPES") == "1"
+collect_ignore = [] if CHECKS_SHAPES else ["test_shape_checking.py"]
+
+if CHECKS_SHAPES:
+    if CHECKED_PACKAGE in sys.modules:
+        raise RuntimeError(f"{CHECKED_PACKAGE} was imported before its shapes could be checked; import it in a test")
+    install_import_hook(CHECKED_PACKAGE, "beartype.beartype")
 
 ROOT = Path(__file__).resolve().parent.parent
 
