@@ -1,8 +1,8 @@
 """What all tests share: subprocesses run as a user would, the checkout's root, shape checking where it is asked for.
 
 Must hold: where ``BLOCKLAWS_CHECK_SHAPES`` is set, jaxtyping's import hook is there before the checked package is
-imported, or nothing is checked (``test_shape_checking.py`` proves that it is on). Checking every array makes the reference thirty
-times slower, so it is done in a session of its own, which ``test_shapes_of_the_reference.py`` starts.
+imported, or nothing is checked (``test_shape_checking.py`` proves that it is on). Checking every array makes the
+reference thirty times slower, so it is done in a session of its own, which ``test_shapes_of_the_reference.py`` starts.
 """
 
 from __future__ import annotations
