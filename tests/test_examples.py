@@ -57,7 +57,9 @@ def verify(blocklaws: Any, named: str, tmp_path: Path, *options: str) -> tuple[i
 
 def test_no_example_is_forgotten(root: Path) -> None:
     """Fails when an example is added that nobody runs."""
-    assert {path.name for path in (root / "examples").glob("*.py")} == {example.file for example in EXAMPLES}
+    wrong_on_purpose = {"wrong_block.py"}  # the README shows how it fails, and test_documents.py runs that
+    files = {path.name for path in (root / "examples").glob("*.py")}
+    assert files == {example.file for example in EXAMPLES} | wrong_on_purpose
 
 
 @every_example
