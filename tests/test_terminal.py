@@ -45,8 +45,8 @@ blocklaws VERSION, spec spec.yaml (DIGEST), 3 invariants, 12 cases, profile defa
 VIOLATED no-look-ahead: backend broken, block llama, float64
   says     spec.yaml:6: Changing a token changes no earlier output row.
   claim    identical(after.output[:, :p], output[:, :p])   (spec.yaml:11)
-  worst    at batch=0, token=0, feature=3: got 13.9673667, expected -10.1646552, |difference| 24.1
-           (4 of 4 elements)
+  worst    at batch=0, token=0, feature=0: got 51.3164531, expected 4.32217908, |difference| 47 (4
+           of 4 elements)
   wrong at every batch, token and feature
   diverges first at the stage attention_weights: query 0, every batch, head and key
   config   d_model 4, n_heads 1, n_kv_heads 1, d_head 4, d_ff 3, rms norm, pre placement, swiglu,
@@ -130,7 +130,7 @@ right
 """
 
 VERBOSE = """\
-violated  no-look-ahead broken llama float32  1 example, TIME s  4 of 4 elements wrong, worst at (0, 0, 3): got
+violated  no-look-ahead broken llama float32  1 example, TIME s  4 of 4 elements wrong, worst at (0, 0, 0): got
 unchecked gradient-is-finite broken llama float32  0 examples, TIME s  the block has no gradients
 holds     same-shape broken llama float32  8 examples, TIME s
 """
@@ -184,7 +184,7 @@ def test_the_snippet_of_a_failure_runs(folder: Path) -> None:
     assert code.count("\n") <= 5
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("violated 4 of 4 elements wrong, worst at (0, 0, 3): got 13.96736")
+    assert done.stdout.startswith("violated 4 of 4 elements wrong, worst at (0, 0, 0): got 51.3164")
 
 
 def test_a_failing_case_without_an_example_has_a_command_that_looks_again(folder: Path) -> None:
