@@ -222,8 +222,6 @@ def test_what_was_left_out_is_not_stale(folder: Path, entry: str, arguments: tup
 @pytest.mark.parametrize(
     ("entry", "arguments"),
     [
-        ("- {invariant: no-look-ahaed, reason: r}", ("--block", "llama")),
-        ("- {invariant: no-look-ahead, block: lama, reason: r}", ()),
         ("- {invariant: no-look-ahead, dtype: float63, reason: r}", ("--block", "llama")),
         ("- {invariant: no-look-ahead, block: llama, reason: r}", ("--block", "llama", "--invariant", "no-look-ahead")),
     ],
@@ -231,3 +229,21 @@ def test_what_was_left_out_is_not_stale(folder: Path, entry: str, arguments: tup
 def test_what_was_asked_for_is_stale(folder: Path, entry: str, arguments: tuple[str, ...]) -> None:
     """Fails when a misspelt name, or a failure that is mended, goes unnoticed."""
     assert stale(folder, entry + "\n", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (
+            "- {invariant: prefix-invarance, reason: r}",
+            "unknown invariant 'prefix-invarance' (did you mean 'prefix-invariance'?)",
+        ),
+        ("- {invariant: prefix-invariance, block: lama, reason: r}", "unknown block 'lama' (did you mean 'llama'?)"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_refused(folder: Path, entry: str, told: str) -> None:
+    """Fails when a misspelt name hides behind a filter."""
+    (folder / "known.yaml").write_text(entry + "\n", encoding="utf-8")
+    done = invoke("verify", "numpy", "--block", "llama", "--known-failures", "known.yaml")
+    assert done.exit_code == 2
+    assert told in done.stderr
