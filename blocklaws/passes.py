@@ -20,7 +20,7 @@ from blocklaws.canonical import STAGES
 from blocklaws.subjects import BlockRaised, Built, Subject
 from blocklaws.worlds import World, as_dtype
 
-__all__ = ["Pass", "Scope", "Unavailable", "reference_values"]
+__all__ = ["Pass", "Scope", "Unavailable"]
 
 # The recipe of a float64 world is the float32 recipe with its error scaled down by the ratio of the two roundings: the
 # reference's own error cannot be seen in float64, its amplification by the world's conditioning can.
@@ -319,8 +319,3 @@ class Scope:
             chunks = self.picks.get("chunks")
             return at.cached(tuple(chunks) if chunks else (1,) * at.world.input.shape[1])
         return at.resolve(rest)
-
-
-def reference_values(passed: Pass) -> dict[str, np.ndarray]:
-    """Return every stage of the float64 reference for the world of a pass."""
-    return passed.reference().stages()

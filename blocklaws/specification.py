@@ -202,7 +202,6 @@ class Invariant:
     property_name: str = "expression"
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     means: str = ""
-    formula: str = ""
     source: str = ""
 
     @property
