@@ -31,13 +31,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisWarning
 
+from blocklaws.built import Built
 from blocklaws.canonical import parameter_shapes
 from blocklaws.checking import Case
 from blocklaws.discovery import find_search, find_subjects
 from blocklaws.planning import Choice, plan, properties_of
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import BlockKind, Sizes
-from blocklaws.subjects import Built, Subject
+from blocklaws.subjects import Subject
 
 CHECKS = ("shape-preservation", "prefix-invariance", "zero-branch-identity", "norm-axis-locality")
 BLOCK, DTYPE = "llama", "float32"

@@ -10,6 +10,7 @@ from blocklaws.config import BlockConfig
 
 __all__ = [
     "CAPABILITIES",
+    "DTYPES",
     "PARAMETER_NAMES",
     "STAGES",
     "parameter_count",
@@ -33,8 +34,11 @@ STAGES = (
     "output",
 )
 
+#: Every dtype that a backend may name; bfloat16 is that of ml_dtypes.
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
 #: What a built block can do; each is a method of that name, found by presence.
-CAPABILITIES = ("forward", "trace", "gradients", "parameters", "forward_cached")
+CAPABILITIES = ("forward", "trace", "gradients", "parameters", "forward_cached", "forward_by")
 
 #: Every parameter that some block has, in canonical order.
 PARAMETER_NAMES = (

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from blocklaws.built import BlockRaised
 from blocklaws.canonical import CAPABILITIES
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError
 from blocklaws.isolation_process import Limits, WorkerEnded, WorkerProcess
 from blocklaws.isolation_wire import Message, Packer, WireError, unpack
-from blocklaws.subjects import BlockRaised, Subject
+from blocklaws.subjects import Subject
 
 __all__ = ["IsolatedBackend", "Limits", "isolated"]
 
@@ -207,7 +208,9 @@ class RemoteBlock:
             "gradients": self._gradients,
             "parameters": self._list_parameters,
             "forward_cached": self._forward_cached,
+            "forward_by": self._forward_by if answer.get("offsets") is True else self._forward_by_at_zero,
         }
+        self.ways = answer.get("ways", [])
         for name in capabilities:
             setattr(self, name, methods[name])
 
@@ -266,6 +269,17 @@ class RemoteBlock:
 
     def _forward_at_zero(self, x: np.ndarray) -> np.ndarray:
         return self._forward(x)
+
+    def _forward_by(self, way: str, x: np.ndarray, position_offset: int = 0) -> np.ndarray:
+        packer = Packer()
+        answer, buffers = self._ask("forward_by", packer, way=way, x=packer.layout(x), offset=int(position_offset))
+        try:
+            return unpack(answer["output"], buffers)
+        except (WireError, KeyError) as error:
+            raise self._backend.wrong_answer("forward_by", error) from None
+
+    def _forward_by_at_zero(self, way: str, x: np.ndarray) -> np.ndarray:
+        return self._forward_by(way, x)
 
     def _trace(self, x: np.ndarray, position_offset: int = 0) -> dict[str, np.ndarray]:
         packer = Packer()

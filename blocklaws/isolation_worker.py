@@ -19,11 +19,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from blocklaws.built import BlockRaised, Built
+from blocklaws.canonical import CAPABILITIES
 from blocklaws.config import BlockConfig
 from blocklaws.discovery import find_subjects, registered
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.isolation_wire import Packer, WireError, receive, send, span, unpack
-from blocklaws.subjects import BlockRaised, Built, Subject
+from blocklaws.subjects import Subject
 from blocklaws.worlds import World
 
 __all__ = ["main"]
@@ -137,6 +139,7 @@ class _Worker:
             "block": number,
             "capabilities": sorted(built.capabilities),
             "offsets": not built.at_offset_zero_only,
+            "ways": list(built.ways),
         }
 
     def forward(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer) -> dict[str, Any]:
@@ -177,6 +180,11 @@ class _Worker:
         number = self._next()
         self._caches[number] = cache
         return {"output": packer.values(output), "cache": number}
+
+    def forward_by(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer) -> dict[str, Any]:
+        """Call ``forward_by``."""
+        output = self._built(header).forward_by(header["way"], unpack(header["x"], buffers), header["offset"])
+        return {"output": packer.values(output)}
 
     @property
     def _found(self) -> Subject:
@@ -232,8 +240,7 @@ def _description(subject: Subject) -> dict[str, Any]:
 
 
 _CALLS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    name: getattr(_Worker, name)
-    for name in ("start", "supports", "build", "forward", "trace", "gradients", "parameters", "forward_cached")
+    name: getattr(_Worker, name) for name in ("start", "supports", "build", *CAPABILITIES)
 }
 
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from blocklaws.built import BlockRaised
 from blocklaws.canonical import stage_order, stage_shapes
 from blocklaws.expressions import EvaluationError, Judgement, Vocabulary, judge, parse
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.specification import Tolerance
-from blocklaws.subjects import BlockRaised
 
 __all__ = ["Divergence", "axis_pattern", "first_divergence"]
 

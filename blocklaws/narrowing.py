@@ -20,11 +20,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from blocklaws import narrowing_worlds as worlds
+from blocklaws.built import BlockRaised
 from blocklaws.canonical import STAGES
 from blocklaws.checking import Case
 from blocklaws.narrowing_bench import MOST_CALLS, Bench, Spent
 from blocklaws.passes import Pass
-from blocklaws.subjects import BlockRaised
 from blocklaws.worlds import Recipe, World
 
 __all__ = ["MOST_CALLS", "Narrowed", "narrowed"]

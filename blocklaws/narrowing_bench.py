@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from blocklaws.built import BlockRaised
 from blocklaws.checking import Case
 from blocklaws.expressions import EvaluationError, calibrated
 from blocklaws.passes import Pass, Unavailable
-from blocklaws.subjects import BlockRaised
 from blocklaws.worlds import World
 
 __all__ = ["MOST_CALLS", "Bench", "Spent"]

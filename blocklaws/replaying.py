@@ -85,11 +85,11 @@ def examine(
     Raises:
         BlocklawsError: there is no such case, or the example does not fit it.
     """
+    from blocklaws.built import BlockRaised
     from blocklaws.checking import Case, Examination, Failure, Outcome
     from blocklaws.planning import properties_of
     from blocklaws.report import result_of
     from blocklaws.running import prepare
-    from blocklaws.subjects import BlockRaised
     from blocklaws.worlds import Example
 
     run = prepare(

@@ -16,6 +16,7 @@ from typing import Any
 
 import blocklaws
 from blocklaws import tampering
+from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
 from blocklaws.discovery import find_search, find_subjects
 from blocklaws.errors import BackendError, BlocklawsError
@@ -25,7 +26,7 @@ from blocklaws.planning import Choice, plan, properties_of, reference_subject
 from blocklaws.report import CaseResult, Report, result_of
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
-from blocklaws.subjects import BlockRaised, Subject
+from blocklaws.subjects import Subject
 from blocklaws.surroundings import Surroundings
 
 __all__ = ["Run", "make_report", "prepare", "resolve", "run_case", "run_cases", "verify"]

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blocklaws.canonical import STAGES
+from blocklaws.canonical import DTYPES, STAGES
 from blocklaws.config import CHOICES, BlockConfig
 from blocklaws.errors import ConfigError, did_you_mean
 from blocklaws.fields import Fields, as_mapping, as_sequence
@@ -32,7 +32,6 @@ _BLOCK_KEYS = ("says", "source", *CHOICES, "norm_eps", "rotary_base", "heads", "
 _MAX_EXTENDS = 8
 #: A world of a menu's sizes has at most this many numbers.
 _MAX_ELEMENTS = 50_000_000
-_DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def load_spec(name: str | Path | None = None) -> Specification:
@@ -138,9 +137,9 @@ def _read_sections(
         profiles[name] = Profile(name, fields.text("says"), int(fields.number("examples", low=1, high=1_000_000)))
     tolerances = {**base.tolerances}
     for name in (section := _mapping(sections, "tolerances", at)):
-        if name not in _DTYPES:
+        if name not in DTYPES:
             section.keys_at[name].refuse(
-                f"tolerances: unknown dtype {name!r}{did_you_mean(name, _DTYPES)}; dtypes are {', '.join(_DTYPES)}"
+                f"tolerances: unknown dtype {name!r}{did_you_mean(name, DTYPES)}; dtypes are {', '.join(DTYPES)}"
             )
         tolerances[name] = _read_tolerance(name, section)
     # A kind of block that this file adds is spoken of by every inherited entry whose choices it has.

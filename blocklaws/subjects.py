@@ -1,101 +1,25 @@
-"""A backend as the engine sees it: any object or function that fits the adapter contract, called with care.
+"""A backend as the engine sees it: any object or function that fits the adapter contract, asked with care.
 
-Must hold: a block gets private copies of what it is called with, what it returns is copied at once, and whatever it
-raises is reported as its own mistake (`BlockRaised`), never as the harness's. Must not: trust a shape, a dtype or a
-number that a backend returned; that is what the invariants judge.
+Must hold: a block gets private copies of the parameters that it is built from, and whatever a backend raises is
+reported as its own mistake. Must not: take an attribute of a backend for what the contract says before it is checked.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from blocklaws.canonical import CAPABILITIES, PARAMETER_NAMES, STAGES
+from blocklaws.built import BlockRaised, Built, FunctionBlock, raised, takes_offset
+from blocklaws.canonical import DTYPES, PARAMETER_NAMES, STAGES
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, did_you_mean, missing_module
 from blocklaws.worlds import World
 
-__all__ = ["Abilities", "BlockRaised", "Built", "Subject", "to_array"]
+__all__ = ["Abilities", "Subject"]
 
 _MULTIPLES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
-_DTYPES = ("float64", "float32", "bfloat16", "float16")
-
-#: More elements than any world's output has: a broadcast view of exabytes is refused before it is copied.
-_MAX_ELEMENTS = 100_000_000
-_LIBRARIES = ("site-packages", "dist-packages", "<frozen")
-
-
-class BlockRaised(Exception):
-    """The backend's own code raised, or returned something that is no array."""
-
-    def __init__(self, call: str, what: str, where: str = "") -> None:
-        super().__init__(f"{call} {what}" + (f" ({where})" if where else ""))
-        self.call = call
-
-
-def _raised(call: str, error: BaseException) -> BlockRaised:
-    """Describe an exception by its type, its message and the innermost line outside the harness."""
-    if isinstance(error, KeyboardInterrupt):
-        raise error  # the user's; all else that a block raises is its own, sys.exit() and pytest.skip() too
-    if isinstance(error, BlockRaised):
-        return error  # a block in another process, which described it there
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    # The reader's own line tells more than the line inside the library that it called.
-    own = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARIES)] or frames
-    where = f"{own[-1].filename.rsplit('/', 1)[-1]}:{own[-1].lineno}" if own else ""
-    message = plain_text(error)
-    return BlockRaised(
-        call, f"raised {type(error).__name__}: {message}" if message else f"raised {type(error).__name__}", where
-    )
-
-
-def plain_text(error: BaseException, longest: int = 300) -> str:
-    """Return an exception's message on one line, without control characters; whatever its ``__str__`` does."""
-    try:
-        text = " ".join(str(error).split())
-    except BaseException as second:
-        if isinstance(second, KeyboardInterrupt):
-            raise
-        text = f"(its message raised {type(second).__name__})"
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text if len(text) <= longest else text[: longest - 3] + "..."
-
-
-def to_array(value: Any, call: str) -> np.ndarray:
-    """Return what a block returned as an array of its own: NumPy, `np.asarray` or DLPack takes it out.
-
-    Raises:
-        BlockRaised: it is no array of numbers.
-    """
-    if value is None:
-        raise BlockRaised(call, "returned nothing (None) where an array was expected")
-    try:
-        array = value if isinstance(value, np.ndarray) else np.asarray(value)
-        if array.dtype == object and hasattr(value, "__dlpack__"):
-            array = np.from_dlpack(value)
-    except Exception as error:
-        try:
-            array = np.from_dlpack(value)
-        except Exception:
-            message = plain_text(error, 200)
-            raise BlockRaised(
-                call, f"returned a {type(value).__name__} that neither np.asarray nor DLPack can read: {message}"
-            ) from None
-    if array.dtype.kind not in "fiub" and str(array.dtype) not in _DTYPES:
-        what = f"returned a {type(value).__name__} of dtype {array.dtype}"
-        raise BlockRaised(call, f"{what}, not an array of real numbers")
-    if array.size > _MAX_ELEMENTS:
-        raise BlockRaised(call, f"returned an array of shape {array.shape}, more than any world asks for")
-    if isinstance(array, np.ma.MaskedArray):
-        if np.ma.is_masked(array):
-            raise BlockRaised(call, "returned a masked array with masked elements; their values are not known")
-        array = np.asarray(array)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +71,7 @@ class Subject:
                 backend = backend()
             except BaseException as error:
                 raise BackendError(
-                    f"backend {label!r}: {_raised('its class', error)}; it must be made without arguments"
+                    f"backend {label!r}: {raised('its class', error)}; it must be made without arguments"
                 ) from None
         self.backend = backend
         self.is_function = not hasattr(backend, "build") and callable(backend) and not hasattr(backend, "forward")
@@ -197,13 +121,13 @@ class Subject:
         dtypes = getattr(self.backend, "dtypes", ("float32",))
         if isinstance(dtypes, str) or not isinstance(dtypes, list | tuple) or not dtypes:
             raise BackendError(
-                f"backend {self.label!r}: dtypes={dtypes!r} must be a tuple of names from {', '.join(_DTYPES)}"
+                f"backend {self.label!r}: dtypes={dtypes!r} must be a tuple of names from {', '.join(DTYPES)}"
             )
         for dtype in dtypes:
-            if dtype not in _DTYPES:
+            if dtype not in DTYPES:
                 raise BackendError(
-                    f"backend {self.label!r}: unknown dtype {dtype!r}{did_you_mean(str(dtype), _DTYPES)}; "
-                    f"dtypes are {', '.join(_DTYPES)}"
+                    f"backend {self.label!r}: unknown dtype {dtype!r}{did_you_mean(str(dtype), DTYPES)}; "
+                    f"dtypes are {', '.join(DTYPES)}"
                 )
         return tuple(dict.fromkeys(dtypes))
 
@@ -270,7 +194,7 @@ class Subject:
         try:
             answer = self.backend.supports(config)
         except BaseException as error:
-            raise _raised("supports", error) from None
+            raise raised("supports", error) from None
         if answer is None or isinstance(answer, str):
             return answer
         # A bool is what people write first; True means "yes" to them.
@@ -330,7 +254,7 @@ class Subject:
         """Build the block of a world from copies of its parameters."""
         parameters = {name: value.copy() for name, value in world.parameters.items()}
         if self.is_function:
-            return Built(_FunctionBlock(self.backend, parameters, world.config), parameters, at_offset_zero_only=True)
+            return Built(FunctionBlock(self.backend, parameters, world.config), parameters, at_offset_zero_only=True)
         try:
             block = self.backend.build(world.config, parameters, world.dtype)
         except BackendError:
@@ -338,104 +262,7 @@ class Subject:
         except ModuleNotFoundError as error:
             raise BackendError(f"backend {self.label!r}: {missing_module(error)}") from None
         except BaseException as error:
-            raise _raised("build", error) from None
+            raise raised("build", error) from None
         if block is None or not callable(getattr(block, "forward", None)):
             raise BlockRaised("build", f"returned a {type(block).__name__} without a forward method")
-        return Built(block, parameters, at_offset_zero_only=not _takes_offset(block.forward))
-
-
-def _takes_offset(forward: Any) -> bool:
-    try:
-        inspect.signature(forward).bind(None, position_offset=0)
-    except TypeError:
-        return False
-    except ValueError:
-        return True
-    return True
-
-
-@dataclasses.dataclass
-class _FunctionBlock:
-    function: Any
-    parameters_given: Mapping[str, np.ndarray]
-    config: BlockConfig
-
-    def forward(self, x: np.ndarray) -> Any:
-        return self.function(x, self.parameters_given, self.config)
-
-
-class Built:
-    """A built block: its capabilities, and its calls with every returned value copied out.
-
-    Attributes:
-        capabilities: what it can do, found by presence.
-        given_parameters: the very arrays that ``build`` got, as they are now.
-        at_offset_zero_only: whether it takes no position offset.
-    """
-
-    def __init__(self, block: Any, given_parameters: dict[str, np.ndarray], *, at_offset_zero_only: bool) -> None:
-        self._block = block
-        self.given_parameters = given_parameters
-        self.at_offset_zero_only = at_offset_zero_only
-        self.capabilities = frozenset(name for name in CAPABILITIES if callable(getattr(block, name, None)))
-
-    def forward(self, x: np.ndarray, position_offset: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the output as (a copy, the array that the block returned)."""
-        returned = self._call("forward", x, **self._offset(position_offset))
-        array = to_array(returned, "forward")
-        return array.copy(), array
-
-    def forward_each(
-        self, x: np.ndarray, parameters: Mapping[str, np.ndarray], position_offset: int
-    ) -> np.ndarray | None:
-        """Return the outputs of sequences that each have parameters of their own, ``name -> [batch, *shape]``.
-
-        No capability: a block that has such a method saves the rebuilding of many blocks. None where it has not.
-        """
-        if not callable(getattr(self._block, "forward_each", None)):
-            return None
-        returned = self._call("forward_each", x, parameters, **self._offset(position_offset))
-        return to_array(returned, "forward_each").copy()
-
-    def trace(self, x: np.ndarray, position_offset: int) -> dict[str, np.ndarray]:
-        """Return stage -> array, copied."""
-        return self._arrays("trace", self._call("trace", x, **self._offset(position_offset)))
-
-    def gradients(self, x: np.ndarray, cotangent: np.ndarray, position_offset: int) -> dict[str, np.ndarray]:
-        """Return "input" and parameter names -> array, copied."""
-        return self._arrays("gradients", self._call("gradients", x, cotangent, **self._offset(position_offset)))
-
-    def parameters(self) -> dict[str, np.ndarray]:
-        """Return name -> array in the block's order, not copied: whether two share storage is asked of them."""
-        return self._arrays("parameters", self._call("parameters"), copy=False)
-
-    def forward_cached(self, x: np.ndarray, cache: Any) -> tuple[np.ndarray, Any]:
-        """Return (output, cache) of the next tokens."""
-        returned = self._call("forward_cached", x, cache)
-        if not isinstance(returned, tuple | list) or len(returned) != 2:
-            raise BlockRaised(
-                "forward_cached", f"returned a {type(returned).__name__} where (output, cache) was expected"
-            )
-        return to_array(returned[0], "forward_cached").copy(), returned[1]
-
-    def _offset(self, position_offset: int) -> dict[str, int]:
-        return {} if self.at_offset_zero_only else {"position_offset": position_offset}
-
-    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        try:
-            return getattr(self._block, method)(*arguments, **options)
-        except BaseException as error:
-            raise _raised(method, error) from None
-
-    def _arrays(self, call: str, returned: Any, *, copy: bool = True) -> dict[str, np.ndarray]:
-        if not isinstance(returned, Mapping):
-            raise BlockRaised(
-                call, f"returned a {type(returned).__name__} where a mapping of names to arrays was expected"
-            )
-        arrays = {}
-        for name, value in returned.items():
-            if not isinstance(name, str):
-                raise BlockRaised(call, f"returned the name {name!r}, which is no text")
-            array = to_array(value, f"{call}[{name!r}]")
-            arrays[name] = array.copy() if copy else array
-        return arrays
+        return Built(block, parameters, at_offset_zero_only=not takes_offset(block.forward))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import blocklaws
+from blocklaws.built import BlockRaised
 from blocklaws.canonical import STAGES, stage_shapes
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.expressions import calibrated
@@ -20,7 +21,7 @@ from blocklaws.failure_text import config_text, world_text
 from blocklaws.passes import Pass
 from blocklaws.planning import reference_subject
 from blocklaws.specification import Specification
-from blocklaws.subjects import BlockRaised, Subject
+from blocklaws.subjects import Subject
 from blocklaws.worlds import Example, Recipe, adapted_menu, make_world
 
 __all__ = ["trace", "trace_text"]

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from blocklaws.built import BlockRaised, Built
 from blocklaws.checking import Case, Examination
-from blocklaws.expressions import calibrated, differs, finite, identical
+from blocklaws.expressions import differs, identical
 from blocklaws.passes import Pass
-from blocklaws.properties.examining import PythonProperty, require, same
-from blocklaws.subjects import BlockRaised, Built
+from blocklaws.properties.examining import PythonProperty, as_near, require, same
 from blocklaws.worlds import World, fill
 
 __all__ = ["CallHistoryProperty"]
@@ -51,14 +51,7 @@ class CallHistoryProperty(PythonProperty):
         shown = base.stages().get("output")
         if shown is None:
             return
-        require(finite(output, "output"))
-        noise = base.resolve(("recipe", "output")).astype(np.float64) - base.reference().output()
-        exact = output.astype(np.float64)
-        if exact.shape != noise.shape:
-            require(identical(exact, base.reference().output(), "the shape of the output"))
-        require(
-            calibrated(shown, exact, exact + noise, case.tolerance, "the output that trace shows"), "trace and forward"
-        )
+        require(as_near(case, base, shown, output, "the output that trace shows"), "trace and forward")
 
 
 class _Calls:

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from blocklaws.built import BlockRaised, Built
 from blocklaws.checking import Case, Examination
 from blocklaws.invariant_reading import PATTERNS
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, within
-from blocklaws.subjects import BlockRaised, Built
 from blocklaws.worlds import World
 
 __all__ = ["CentralDifferencesProperty", "Differences", "Settings"]

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from blocklaws.assigning import assign
+from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Examination
-from blocklaws.expressions import DEFAULT_BUDGET, Judgement, close, identical
+from blocklaws.expressions import DEFAULT_BUDGET, Judgement, calibrated, close, finite, identical
 from blocklaws.expressions.budget import Meter
 from blocklaws.expressions.judging import judge_elements
 from blocklaws.expressions.registry import Context
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.expression import admissible
-from blocklaws.subjects import BlockRaised
 from blocklaws.worlds import Example, World
 
-__all__ = ["PythonProperty", "Refuted", "refuted", "require", "same", "within"]
+__all__ = ["PythonProperty", "Refuted", "as_near", "refuted", "require", "same", "within"]
 
 
 class Refuted(Exception):
@@ -65,6 +65,16 @@ def same(case: Case, got: np.ndarray, want: np.ndarray, claim: str) -> Judgement
     if case.subject.deterministic:
         return identical(got, want, claim)
     return close(got, want, case.tolerance, 1.0, claim)
+
+
+def as_near(case: Case, base: Pass, got: np.ndarray, output: np.ndarray, claim: str) -> Judgement:
+    """Return whether an output is as near to that of ``forward`` as two compilations of one recipe are."""
+    require(finite(output, "output"))
+    noise = base.resolve(("recipe", "output")).astype(np.float64) - base.reference().output()
+    exact = output.astype(np.float64)
+    if exact.shape != noise.shape:
+        require(identical(exact, base.reference().output(), "the shape of the output"))
+    return calibrated(got, exact, exact + noise, case.tolerance, claim)
 
 
 class PythonProperty:

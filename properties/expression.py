@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from blocklaws.assigning import assign
+from blocklaws.built import BlockRaised
 from blocklaws.canonical import stage_shapes
 from blocklaws.checking import Case, Examination
 from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import EvaluationError, Judgement, evaluate, judge
 from blocklaws.invariant_reading import PATTERNS
 from blocklaws.passes import Pass, Scope, Unavailable
-from blocklaws.subjects import BlockRaised
 from blocklaws.worlds import Example, World
 
 __all__ = ["ExpressionProperty"]

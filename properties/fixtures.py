@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from blocklaws.built import BlockRaised
 from blocklaws.canonical import parameter_count
 from blocklaws.checking import Case, Examination
 from blocklaws.errors import BlocklawsError
@@ -24,7 +25,6 @@ from blocklaws.passes import Pass, Scope, Unavailable
 from blocklaws.properties.central_differences import Differences, Settings
 from blocklaws.properties.examining import PythonProperty, Refuted, refuted, require, within
 from blocklaws.properties.stacks import Stack
-from blocklaws.subjects import BlockRaised
 from blocklaws.worlds import Example, World, as_dtype
 
 __all__ = ["FixturesProperty"]

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import close, differs, identical
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, require
-from blocklaws.subjects import BlockRaised
 from blocklaws.worlds import World
 
 __all__ = ["LAYOUTS", "MemoryLayoutsProperty"]

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from blocklaws.built import BlockRaised, Built
 from blocklaws.checking import Case, Examination
 from blocklaws.errors import ConfigError
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, same
-from blocklaws.subjects import BlockRaised, Built
 from blocklaws.worlds import World
 
 __all__ = ["BOUNDARIES", "RefusalsProperty"]

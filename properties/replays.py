@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from blocklaws.built import Built
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import calibrated, differs, finite
 from blocklaws.passes import Pass
 from blocklaws.properties.examining import PythonProperty, require, same
-from blocklaws.subjects import Built
 from blocklaws.worlds import World, fill
 
 __all__ = ["LAWS", "ReplaysProperty"]

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from blocklaws.built import BlockRaised, Built
 from blocklaws.canonical import parameter_count
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import Vocabulary, calibrated, differs, identical, judge, parse
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, same
-from blocklaws.subjects import BlockRaised, Built, Subject
+from blocklaws.subjects import Subject
 from blocklaws.worlds import World, as_dtype, fill
 
 __all__ = ["LAWS", "Stack", "StacksProperty"]

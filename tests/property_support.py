@@ -64,6 +64,7 @@ class _AlteredBlock:
     def __init__(self, block: Any, methods: Mapping[str, Callable[..., Any]]) -> None:
         self._block = block
         self._methods = methods
+        self.ways = block.ways
 
     def forward(self, x: Any, position_offset: int = 0) -> Any:
         """Return the output, altered where it is asked for."""

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 import blocklaws
+from blocklaws.built import BlockRaised, Built
 from blocklaws.discovery import find_subjects
 from blocklaws.isolation import Limits, isolated
 from blocklaws.isolation_wire import Packer, WireError, receive, unpack
 from blocklaws.properties.memory_layouts import LAYOUTS
 from blocklaws.spec_reading import load_spec
-from blocklaws.subjects import BlockRaised, Built, Subject
+from blocklaws.subjects import Subject
 from blocklaws.worlds import Recipe, World, make_world
 
 BREAKING = Path(__file__).parent / "cheats" / "breaking.py"

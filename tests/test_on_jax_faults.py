@@ -255,6 +255,23 @@ def misreads(right: Any, wrong: Any, x: Array) -> None:
     wrong.forward(np.broadcast_to(x[:1], x.shape))
 
 
+def keeps_the_cache(right: Any, wrong: Any, x: Array) -> None:
+    """One sequence alone is right; after another one's first tokens it goes on from those."""
+    for between in (False, True):
+        _, kept = wrong.forward_cached(x[:, :2], None)
+        if between:
+            wrong.forward_cached(x[::-1, :2], None)
+        y, _ = wrong.forward_cached(x[:, 2:5], kept)
+        assert differ(y, right.forward(x)[:, 2:5]) is between
+
+
+def differs_uncompiled(right: Any, wrong: Any, x: Array) -> None:
+    """Compiled it is right, operation by operation it is not."""
+    assert not differ(wrong.forward(x, 3), right.forward(x, 3))
+    assert not differ(right.forward_by("eager", x, 3), right.forward(x, 3))
+    assert differ(wrong.forward_by("eager", x, 3), right.forward(x, 3))
+
+
 def accepts(
     shape: tuple[int, int, int], offset: int, result: tuple[int, int, int]
 ) -> Callable[[Any, Any, Array], None]:
@@ -277,6 +294,9 @@ BEHAVIOUR: dict[str, Callable[[Any, Any, Array], None]] = {
     "output-buffer-reused": overwrites,
     "dropout-in-eval": draws_afresh,
     "strides-ignored": misreads,
+    "cache-on-block": keeps_the_cache,
+    "angles-in-half-by-one-way": differs_uncompiled,
+    "norm-in-half-by-one-way": differs_uncompiled,
     "empty-tokens-accepted": accepts((2, 0, 12), 0, (2, 0, 12)),
     "position-range-unchecked": accepts((2, 18, 12), 4095, (2, 18, 12)),
     "wide-input-truncated": accepts((2, 18, 13), 0, (2, 18, 12)),

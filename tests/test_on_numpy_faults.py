@@ -215,6 +215,13 @@ def decoded(block: NumpyBlock, x: np.ndarray, chunks: tuple[int, ...]) -> np.nda
     return np.concatenate(rows, axis=1)
 
 
+def _by_turns(block: NumpyBlock, x: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the second output of ``x`` when another sequence's first tokens come between its two chunks."""
+    _, kept = block.forward_cached(x[:, :2], None)
+    block.forward_cached(other[:, :2], None)
+    return block.forward_cached(x[:, 2:], kept)[0]
+
+
 @pytest.mark.parametrize(("fault", "block"), cases(family="cache"))
 def test_cache_shows_the_fault(fault: str, block: str) -> None:
     """Fails if chunks of several tokens hide the fault, or one pass shows it."""
@@ -307,6 +314,14 @@ BEHAVIOUR: dict[str, Callable[[NumpyBlock, NumpyBlock, np.ndarray], bool]] = {
     "weights-rounded": lambda faulty, right, x: (
         differ(faulty.forward(x), right.forward(x))
         and not any(differ(array, right.parameters()[name]) for name, array in faulty.parameters().items())
+    ),
+    "norm-in-half-by-one-way": lambda faulty, right, x: (
+        differ(faulty.forward_by("each", x, 3), right.forward_by("each", x, 3))
+        and not differ(faulty.forward(x, 3), right.forward_by("each", x, 3))
+    ),
+    "cache-on-block": lambda faulty, right, x: (
+        not differ(decoded(faulty, x, (2, 1, 2)), decoded(right, x, (2, 1, 2)))
+        and differ(_by_turns(faulty, x, x[::-1]), _by_turns(right, x, x[::-1]))
     ),
     "computed-in-float32": lambda faulty, right, x: differ(faulty.forward(x), right.forward(x)),
 }

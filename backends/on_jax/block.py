@@ -66,6 +66,8 @@ class JaxBlock:
     """One decoder block on one device, with every capability."""
 
     dtypes: ClassVar[tuple[str, ...]] = ("float64", "float32", "bfloat16", "float16")
+    #: Other ways to the same output, for `forward_by`: here operation by operation, without `jax.jit`.
+    ways: ClassVar[tuple[str, ...]] = ("eager",)
     #: The mathematics; a block with a fault has other ones.
     steps_class: ClassVar[type[Steps]] = Steps
 
@@ -139,6 +141,15 @@ class JaxBlock:
         with compiled.precise():
             y, extended = compiled.forward_cached(self.steps, capacity, self.operands, x, key_values, offset)
             return np.array(y), Cache(self, batch, length + tokens, extended)
+
+    def forward_by(self, way: str, x: Any, position_offset: int = 0) -> Array:
+        """Return the output as the one of `ways` computes it; refusals as for `forward`."""
+        if way not in self.ways:
+            raise ValueError(f"configuration: way={way!r} must be one of {list(self.ways)}")
+        x, offset = self.arguments(x, position_offset)
+        with compiled.precise(), jax.disable_jit():
+            stages, _ = self.steps.block(self.operands, jax.numpy.asarray(x), jax.numpy.asarray(offset))
+            return np.array(stages["output"])
 
     def names(self) -> tuple[str, ...]:
         """Return the parameters' names, in canonical order."""

@@ -162,6 +162,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "cache-drops-oldest",
         "cache-drops-newest",
         "cache-overwrites",
+        "cache-on-block",
     ),
     "faults_parameters": (
         "bias-left-on",
@@ -180,6 +181,10 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "statistics-detached",
         "cotangent-modified",
         "gradient-accumulates",
+    ),
+    "faults_ways": (
+        "angles-in-half-by-one-way",
+        "norm-in-half-by-one-way",
     ),
     "faults_behaviour": (
         "input-modified",

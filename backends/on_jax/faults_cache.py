@@ -5,11 +5,15 @@ Must hold: the block without a cache is right; each class overrides what the nex
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
+from blocklaws.backends.on_jax.block import Cache, JaxBlock
 from blocklaws.backends.on_jax.faults import fault
 from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
+from blocklaws.backends.on_jax.refusals import Array
 from blocklaws.backends.on_jax.steps import Steps
 
 
@@ -45,3 +49,12 @@ class CacheOverwrites(_Kept):
         chunk, slots = stages["key"].shape[2], cache.key.shape[2]
         room = ((0, 0), (0, 0), (0, slots - chunk), (0, 0))
         return KeyValues(jnp.pad(stages["key"], room), jnp.pad(stages["value"], room), jnp.int32(chunk))
+
+
+@fault("cache-on-block")
+class CacheOnBlock(JaxBlock):
+    _latest: Cache | None = None
+
+    def forward_cached(self, x: Any, cache: Cache | None) -> tuple[Array, Cache]:
+        y, self._latest = super().forward_cached(x, cache and self._latest)
+        return y, self._latest

@@ -52,6 +52,9 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         ValueError: a parameter is missing, unknown or of the wrong shape.
     """
 
+    #: Other ways to the same output, for ``forward_by``: here with parameters of its own for each sequence.
+    ways = ("each",)
+
     def __init__(self, config: BlockConfig, parameters: Mapping[str, AnyArray], precision: Precision) -> None:
         super().__init__(config, admit_parameters(config, parameters, precision), precision)
 
@@ -156,6 +159,14 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
             each._parameters[name] = entered if entered.ndim == 3 else entered[:, None]
         output, _ = each.run(own, call)
         return self.precision.leave(output)
+
+    def forward_by(self, way: str, x: AnyArray, position_offset: SupportsIndex = 0) -> Stream:
+        """Return the output as the one of ``ways`` computes it; raises as ``forward`` does."""
+        if way not in self.ways:
+            raise ValueError(f"configuration: way={way!r} must be one of {list(self.ways)}")
+        batch = np.asarray(x).shape[:1]
+        each = {name: np.broadcast_to(array, (*batch, *array.shape)) for name, array in self.parameters().items()}
+        return self.forward_each(x, each, position_offset)
 
     @ieee
     def trace(self, x: AnyArray, position_offset: SupportsIndex = 0) -> dict[str, Numbers]:

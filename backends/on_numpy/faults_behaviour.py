@@ -1,5 +1,6 @@
 """Blocks that misbehave between calls or in their precision: arguments changed, state kept, randomness left on."""
 
+import copy
 from collections.abc import Mapping
 from typing import SupportsIndex
 
@@ -57,6 +58,22 @@ class _DropoutInEval(NumpyBlock):
         branch, pullback = super().project_output(a)
         kept = self._random.integers(0, 2, branch.shape).astype(branch.dtype) * 2
         return branch * kept, lambda cotangent, gradients: pullback(cotangent * kept, gradients)
+
+
+@fault("norm-in-half-by-one-way")
+class _NormInHalfByOneWay(NumpyBlock):
+    _half = False
+
+    def forward_each(
+        self, x: AnyArray, parameters: Mapping[str, AnyArray], position_offset: SupportsIndex = 0
+    ) -> Stream:
+        other = copy.copy(self)
+        other._half = True
+        return NumpyBlock.forward_each(other, x, parameters, position_offset)
+
+    def standardize(self, x: Stream, eps: float) -> tuple[Stream, Pullback]:
+        core, pullback = super().standardize(x, eps)
+        return core.astype(ml_dtypes.bfloat16).astype(core.dtype) if self._half else core, pullback
 
 
 # --- the batch --------------------------------------------------------------------------------------------------------

@@ -111,3 +111,12 @@ class _CacheDropsNewest(_CacheKeeps):
 class _CacheOverwrites(_CacheKeeps):
     def kept(self, tokens: int) -> slice:
         return slice(-tokens, None)
+
+
+@fault("cache-on-block")
+class _CacheOnBlock(NumpyBlock):
+    _latest: KeyValueCache | None = None
+
+    def forward_cached(self, x: AnyArray, cache: KeyValueCache | None) -> tuple[Stream, KeyValueCache]:
+        y, self._latest = super().forward_cached(x, cache and self._latest)
+        return y, self._latest

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from blocklaws.canonical import STAGES, parameter_shapes
 from blocklaws.config import BlockConfig
 from blocklaws.errors import did_you_mean
 
-__all__ = ["TorchBlock"]
+__all__ = ["CompiledTorchBlock", "TorchBlock"]
 
 
 class TorchBlock:
@@ -40,6 +41,8 @@ class TorchBlock:
 
     #: A fault of a step swaps this class for a subclass of it; a fault of the contract subclasses `TorchBlock`.
     module_class: type[DecoderBlock] = DecoderBlock
+    #: Other ways to the same output, for `forward_by`.
+    ways: ClassVar[tuple[str, ...]] = ("compiled", "training")
 
     def __init__(
         self, config: BlockConfig, parameters: Mapping[str, npt.ArrayLike], dtype: str, device: torch.device
@@ -51,6 +54,7 @@ class TorchBlock:
         # A tensor made in somebody's inference mode could never require a gradient.
         with torch.inference_mode(False):
             self.module = self.module_class(config, {name: to_tensor(a, device) for name, a in arrays.items()})
+        self.module.eval()
 
     def forward(self, x: Array, position_offset: int = 0) -> Array:
         """Return the output of the block, [batch, token, d_model], for positions from ``position_offset`` on.
@@ -129,6 +133,13 @@ class TorchBlock:
         assert run.cached is not None
         return y, KeyValueCache(run.cached, offset + x.shape[1])
 
+    def forward_by(self, way: str, x: Array, position_offset: int = 0) -> Array:
+        """Return the output as one of `ways` computes it; refuses as `forward` does."""
+        from blocklaws.backends.on_torch.ways import run_way  # the compiler takes seconds to import
+
+        x, offset = self._checked_input(x, position_offset)
+        return self.emitted(run_way(way, self.module, self.received(x), Pass(offset)))
+
     def received(self, x: Array) -> torch.Tensor:
         """Return the input as a tensor of its own, on the device."""
         return to_tensor(x, self.device)
@@ -185,3 +196,16 @@ class TorchBlock:
                 f"position range: {tokens} tokens from position_offset={offset} need positions "
                 f"{offset} to {offset + tokens - 1}; max_positions={limit} allows 0 to {limit - 1}"
             )
+
+
+class CompiledTorchBlock(TorchBlock):
+    """A block whose `forward` is compiled by Inductor, PyTorch's own compiler; its other ways are uncompiled."""
+
+    ways = ("eager", "training")
+
+    def forward(self, x: Array, position_offset: int = 0) -> Array:
+        """Return the output of the block, [batch, token, d_model]; refuses as `TorchBlock.forward` does."""
+        from blocklaws.backends.on_torch.ways import compiled
+
+        x, offset = self._checked_input(x, position_offset)
+        return self.emitted(compiled(self.module, self.received(x), Pass(offset), "inductor"))

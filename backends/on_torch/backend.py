@@ -6,7 +6,7 @@ Must hold: torch is imported only when a block is built or a device is asked for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy.typing as npt
 
@@ -17,7 +17,7 @@ from blocklaws.errors import BackendError, did_you_mean
 if TYPE_CHECKING:
     from blocklaws.backends.on_torch.adapter import TorchBlock
 
-__all__ = ["TorchBackend"]
+__all__ = ["CompiledTorchBackend", "TorchBackend"]
 
 
 class TorchBackend:
@@ -62,7 +62,7 @@ class TorchBackend:
         block_class = TorchBlock if self.fault is None else faulty_block_class(self.fault)
         return block_class(config, parameters, dtype, torch.device(self.device))
 
-    def with_device(self, name: str) -> TorchBackend:
+    def with_device(self, name: str) -> Self:
         """Return this backend on the device ``name`` (``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...).
 
         Raises:
@@ -81,7 +81,7 @@ class TorchBackend:
                 f"torch has no device {name!r} here: {reason}; "
                 f"use 'cpu'{_cuda_devices(torch.cuda.device_count())} or install a torch that supports it"
             ) from None
-        return TorchBackend(str(device), self.fault)
+        return type(self)(str(device), self.fault)
 
     def with_fault(self, fault: str) -> TorchBackend:
         """Return this backend building blocks that have ``fault``, one of `faults`.
@@ -95,6 +95,24 @@ class TorchBackend:
                 "'blocklaws list faults' shows which backends have which"
             )
         return TorchBackend(self.device, fault)
+
+
+class CompiledTorchBackend(TorchBackend):
+    """The same blocks, compiled by Inductor: `blocklaws verify blocklaws.backends.on_torch:CompiledTorchBackend`.
+
+    It needs a C++ compiler (Triton on a GPU) and some seconds for each shape: begin with one invariant.
+    """
+
+    name = "torch-compiled"
+    faults = ()
+
+    def build(self, config: BlockConfig, parameters: Mapping[str, npt.ArrayLike], dtype: str) -> TorchBlock:
+        """Return a block as `TorchBackend.build` does, whose `forward` is compiled."""
+        import torch
+
+        from blocklaws.backends.on_torch.adapter import CompiledTorchBlock
+
+        return CompiledTorchBlock(config, parameters, dtype, torch.device(self.device))
 
 
 def _cuda_devices(count: int) -> str:

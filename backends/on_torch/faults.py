@@ -156,6 +156,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "cache-drops-oldest",
         "cache-drops-newest",
         "cache-overwrites",
+        "cache-on-block",
         "cache-query-position-zero",
     ),
     "faults_parameters": (
@@ -177,6 +178,11 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "statistics-detached",
         "cotangent-modified",
         "gradient-accumulates",
+    ),
+    "faults_ways": (
+        "angles-in-half-by-one-way",
+        "norm-in-half-by-one-way",
+        "training-gelu-tanh",
     ),
     "faults_behaviour": (
         "input-modified",
