@@ -24,7 +24,7 @@ from blocklaws.planning import reference_subject
 from blocklaws.printed_numbers import printed
 from blocklaws.specification import Specification
 from blocklaws.subjects import BlockRaised, Subject
-from blocklaws.tracing import trace_text, trace_world, traced_dtype
+from blocklaws.tracing import refusal_of, trace_text, trace_world, traced_dtype
 from blocklaws.worlds import World
 
 __all__ = ["UNAVAILABLE", "chapter_trace", "fixture_text", "trace_fixture"]
@@ -62,7 +62,7 @@ def trace_fixture(
     if chapter is not None and form != "table":
         return chapter_trace(subject, spec, chapter, form, block, dtype)
     fixture = chapter.fixture if chapter else name
-    world = _world_of(ChapterWorld(fixture), spec, block, dtype, name)
+    world = _world_of(ChapterWorld(fixture), subject, spec, block, dtype, name)
     return {"fixture": fixture, **trace_world(subject, spec, world)}
 
 
@@ -76,7 +76,8 @@ def chapter_trace(
 ) -> dict[str, Any]:
     """Return the records of one format of a chapter; see `trace_fixture`.
 
-    Each record has its ``text`` and its ``values``: expression -> what was printed of it, unrounded.
+    Each record has its ``text`` and its ``values``: expression -> what was printed of it, unrounded. ``unavailable``
+    has the reasons why some fields could not be filled.
     """
     sheet = _Sheet(subject, spec, chapter, block, dtype)
     sheet.require(form)
@@ -92,19 +93,26 @@ def chapter_trace(
         "block": sheet.base.world.config.block,
         "dtype": dtype,
         "records": records,
+        "unavailable": sheet.reasons,
     }
 
 
-def _world_of(world: ChapterWorld, spec: Specification, block: str | None, dtype: str, name: str) -> World:
-    """Return the world of a fixture, on the block that was asked for where the fixture holds for it."""
-    fixture = load_fixture(world.fixture)
+def _world_of(
+    asked: ChapterWorld, subject: Subject, spec: Specification, block: str | None, dtype: str, name: str
+) -> World:
+    """Return the world of a fixture, on the block that was asked for or else the first that the backend supports."""
+    fixture = load_fixture(asked.fixture)
     if block is not None and block not in fixture.blocks:
         spec.one("blocks", block)
-        within = "" if world.fixture == name else f" (of {name})"
+        within = "" if asked.fixture == name else f" (of {name})"
         raise BlocklawsError(
-            f"fixture {world.fixture}{within} is of {' and '.join(fixture.blocks)}, not of {block}; leave --block out"
+            f"fixture {asked.fixture}{within} is of {' and '.join(fixture.blocks)}, not of {block}; leave --block out"
         )
-    return fixture.world(spec.one("blocks", block or fixture.blocks[0]), dtype, world.set, world.layer)
+    worlds = [
+        fixture.world(spec.one("blocks", kind), dtype, asked.set, asked.layer)
+        for kind in ((block,) if block else fixture.blocks)
+    ]
+    return next((world for world in worlds if refusal_of(subject, world.config) is None), worlds[0])
 
 
 class _Sheet:
@@ -118,10 +126,11 @@ class _Sheet:
         self.known: dict[str, Any] = dict(chapter.constants)
         self.passes: dict[str, Pass] = {}
         self.measured: dict[int, Mapping[str, Any]] = {}
+        #: Why some values are not available.
+        self.reasons: list[str] = []
         self.base = self._pass("", ChapterWorld(chapter.fixture))
-        #: Where nothing is computed yet, a block that was refused is told of before any of it.
-        for world in chapter.worlds.values():
-            _world_of(world, spec, block, dtype, chapter.name)
+        for world in chapter.worlds.values():  # a kind of block that some fixture does not hold for is told first
+            _world_of(world, subject, spec, block, dtype, chapter.name)
 
     def require(self, form: str) -> None:
         """Refuse a backend whose blocks cannot show what a format is about.
@@ -131,15 +140,13 @@ class _Sheet:
         """
         what = f"backend {self.subject.name!r} cannot give the {form} records of {self.chapter.name}"
         try:
-            for world in {each.fixture: each for each in self.chapter.worlds.values()}.values():
-                config = _world_of(world, self.spec, self.block, self.dtype, self.chapter.name).config
-                if (reason := self.subject.refusal(config)) is not None:
-                    raise BlocklawsError(f"{what}: it does not support the block {config.block!r}: {reason}")
             # The block first: what it cannot be asked for cannot be missing.
             _ = self.base.built
             lacking = self.subject.abilities(self.base.world).missing(self.chapter.needs(form))
-        except (BlockRaised, Unavailable) as error:
+        except BlockRaised as error:
             raise BackendError(f"{what}: {error}") from None
+        except Unavailable as error:
+            lacking = f"it does not support the block {self.base.world.config.block!r}: {error}"
         if lacking:
             raise BlocklawsError(f"{what}: {lacking}")
 
@@ -157,44 +164,56 @@ class _Sheet:
             yield {"text": text, "values": {**loops, **{name: _plain(value) for name, value in values.items()}}}
 
     def _value(self, expression: Expression, loops: Mapping[str, int]) -> Any:
+        def value_of(path: tuple[str, ...]) -> Any:
+            name, rest = path[0], path[1:]
+            if name in loops:
+                return loops[name]
+            if name in self.chapter.vocabulary.picks:
+                return self._picked(name)
+            at, rest = (self._pass_of(name), rest) if name in self.chapter.vocabulary.variants else (self.base, path)
+            return Scope(at, {}, {})(rest)
+
+        tolerance = self.spec.tolerances[self.dtype]
         try:
-            scope = Scope(self.base, _Passes(self), _Picks(self, loops))
-            value = evaluate(
-                expression, scope, self.spec.tolerances[self.dtype], exact=self.subject.deterministic
-            )
-        except (EvaluationError, Unavailable):
-            return UNAVAILABLE
+            value = evaluate(expression, value_of, tolerance, exact=self.subject.deterministic)
+        except EvaluationError as error:
+            return self._unavailable(f"{expression.text.strip()}: {error.message}")
+        except Unavailable as error:
+            return self._unavailable(str(error))
         return value.holds if isinstance(value, Judgement) else value
 
-    def pick(self, name: str) -> Any:
-        """Return a constant, what was measured, or a value of the chapter by its name."""
-        if name not in self.known:
-            self.known[name] = self._picked(name)
-        if isinstance(found := self.known[name], str) and found == UNAVAILABLE:
-            raise Unavailable(f"{name} is not available")
-        return found
+    def _unavailable(self, reason: str) -> str:
+        if reason and reason not in self.reasons:
+            self.reasons.append(reason)
+        return UNAVAILABLE
 
     def _picked(self, name: str) -> Any:
-        if name in self.chapter.values:
-            return self._value(self.chapter.values[name], {})
-        number, word = next(
-            (number, word)
-            for number, each in enumerate(self.chapter.measured)
-            for word, given in each.gives.items()
-            if given == name
-        )
-        if number not in self.measured:
-            each = self.chapter.measured[number]
-            base = self.pass_of(each.of) if each.of else self.base
-            kind = self.spec.one("blocks", base.world.config.block)
-            try:
-                self.measured[number] = measure(each.by, each.arguments, self.subject, self.spec, kind, base)
-            except Unavailable:
-                self.measured[number] = {}
-        return self.measured[number].get(word, UNAVAILABLE)
+        """Return a constant, what was measured, or a value of the chapter by its name."""
+        if name not in self.known:
+            values = self.chapter.values
+            self.known[name] = self._value(values[name], {}) if name in values else self._measured(name)
+        if isinstance(found := self.known[name], str) and found == UNAVAILABLE:
+            raise Unavailable("")  # its reason is known already
+        return found
 
-    def pass_of(self, name: str) -> Pass:
-        """Return the pass of a world by its name."""
+    def _measured(self, name: str) -> Any:
+        number, each = next((n, each) for n, each in enumerate(self.chapter.measured) if name in each.gives.values())
+        if number not in self.measured:
+            try:
+                base = self._pass_of(each.of) if each.of else self.base
+                _ = base.built  # a block that the backend does not support is not built by the measurement either
+                kind = self.spec.one("blocks", base.world.config.block)
+                self.measured[number] = measure(each.by, each.arguments, self.subject, self.spec, kind, base)
+            except (Unavailable, BlockRaised) as error:
+                # A measurement calls the block in ways of its own; what it cannot take there does not hide the rest.
+                self._unavailable(f"{each.by}: {error}")
+                self.measured[number] = {}
+        word = next(word for word, given in each.gives.items() if given == name)
+        if word not in self.measured[number]:
+            return self._unavailable(f"{each.by} gives no {word} here" if self.measured[number] else "")
+        return self.measured[number][word]
+
+    def _pass_of(self, name: str) -> Pass:
         if name not in self.passes:
             if name == "changed":
                 world = load_fixture(self.chapter.fixture).changed_world(self.base.world)
@@ -204,7 +223,7 @@ class _Sheet:
         return self.passes[name]
 
     def _pass(self, name: str, asked: ChapterWorld) -> Pass:
-        world = _world_of(asked, self.spec, self.block, self.dtype, self.chapter.name)
+        world = _world_of(asked, self.subject, self.spec, self.block, self.dtype, self.chapter.name)
         for part, expression in (("input", asked.input), ("cotangent", asked.cotangent)):
             if expression is not None:
                 value = self._value(expression, {})
@@ -212,45 +231,6 @@ class _Sheet:
                     raise Unavailable(f"the {part} of {name} cannot be formed")
                 world = world.replace(**{part: value.astype(world.input.dtype)})
         return Pass(self.subject, world, self.reference)
-
-
-class _Passes(Mapping[str, Pass]):
-    """The worlds of a chapter by name; the pass of one is made when it is asked for."""
-
-    def __init__(self, sheet: _Sheet) -> None:
-        self._sheet = sheet
-        self._names = (*(("changed",) if load_fixture(sheet.chapter.fixture).changed else ()), *sheet.chapter.worlds)
-
-    def __getitem__(self, name: str) -> Pass:
-        return self._sheet.pass_of(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class _Picks(Mapping[str, Any]):
-    """Constants, measured values, named expressions and the counters of a record's loops."""
-
-    def __init__(self, sheet: _Sheet, loops: Mapping[str, int]) -> None:
-        self._sheet, self._loops = sheet, loops
-
-    def __getitem__(self, name: str) -> Any:
-        return self._loops[name] if name in self._loops else self._sheet.pick(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._loops or name in self._sheet.chapter.vocabulary.picks
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self._loops, *self._sheet.chapter.vocabulary.picks))
-
-    def __len__(self) -> int:
-        return len(self._loops) + len(self._sheet.chapter.vocabulary.picks)
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The command ``trace``: from the names on the command line to the table, the records or the JSON.
 
-Must hold: standard output is the trace's alone, so that two of them can be compared by `diff`. Must not: compute.
+Must hold: standard output is the trace's alone, so that two of them can be compared by `diff`; what is missing in one
+is told on standard error. Must not: compute.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 
 import click
 
-from blocklaws.chapter_trace import fixture_text, trace_fixture
+from blocklaws.chapter_trace import UNAVAILABLE, fixture_text, trace_fixture
 from blocklaws.cli_verify import quiet_stdout
 from blocklaws.errors import BlocklawsError
 from blocklaws.running import resolve
@@ -40,13 +41,24 @@ def trace_and_show(
     elif seed:
         raise BlocklawsError("--seed draws a world, and a fixture is one; leave --seed or --fixture out")
     loaded = load_spec(spec)
+    found, problems = [], []
     with quiet_stdout():
-        found = [
-            trace(subject, loaded, block or "", dtype, seed)
-            if fixture is None
-            else trace_fixture(subject, loaded, fixture, form, block, dtype)
-            for subject in resolve([backend], device)
-        ]
+        for subject in resolve([backend], device):
+            try:
+                found.append(
+                    trace(subject, loaded, block or "", dtype, seed)
+                    if fixture is None
+                    else trace_fixture(subject, loaded, fixture, form, block, dtype)
+                )
+            except BlocklawsError as error:
+                problems.append(error)
+    if not found:
+        raise problems[0]
+    # Of the variants of a mapping some may show what others cannot.
+    notes = [str(problem) for problem in problems]
+    notes += [f"{one['backend']}: {UNAVAILABLE}: {reason}" for one in found for reason in one.get("unavailable", ())]
+    for note in notes:
+        click.echo(f"blocklaws: {' '.join(note.split())}", err=True)
     if as_json:
         click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=1))
     else:

@@ -24,7 +24,7 @@ from blocklaws.specification import Specification
 from blocklaws.subjects import BlockRaised, Subject
 from blocklaws.worlds import Example, Recipe, World, adapted_menu, make_world
 
-__all__ = ["trace", "trace_text", "trace_world", "traced_dtype"]
+__all__ = ["refusal_of", "trace", "trace_text", "trace_world", "traced_dtype"]
 
 
 def trace(subject: Subject, spec: Specification, block: str, dtype: str | None = None, seed: int = 0) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def trace(subject: Subject, spec: Specification, block: str, dtype: str | None =
     kind = spec.one("blocks", block)
     dtype = traced_dtype(subject, spec, dtype)
     menu = adapted_menu(spec.menus[kind.heads], subject.multiples)
-    possible = [sizes for sizes in menu if _refusal(subject, kind.config(sizes)) is None]
+    possible = [sizes for sizes in menu if refusal_of(subject, kind.config(sizes)) is None]
     # A small world with several heads and at least three tokens, so that its axes can be told apart.
     telling = [sizes for sizes in possible if sizes.T > sizes.n_heads > 1 or sizes.T >= 3] or possible or menu
     return trace_world(subject, spec, make_world(kind, Recipe(telling[0], "normal", seed), dtype))
@@ -55,7 +55,12 @@ def traced_dtype(subject: Subject, spec: Specification, dtype: str | None) -> st
     return dtype
 
 
-def _refusal(subject: Subject, config: BlockConfig) -> str | None:
+def refusal_of(subject: Subject, config: BlockConfig) -> str | None:
+    """Return why a backend does not support a config, or None.
+
+    Raises:
+        BackendError: the backend raised.
+    """
     try:
         return subject.refusal(config)
     except BlockRaised as error:
@@ -69,7 +74,7 @@ def trace_world(subject: Subject, spec: Specification, world: World) -> dict[str
         BlocklawsError: the backend does not support the world's block or sizes, or it raised.
     """
     config = world.config
-    if (reason := _refusal(subject, config)) is not None:
+    if (reason := refusal_of(subject, config)) is not None:
         raise BlocklawsError(f"backend {subject.name!r} does not support the block {config.block!r}: {reason}")
     passed = Pass(subject, world, reference_subject())
     try:
