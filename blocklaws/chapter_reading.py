@@ -25,7 +25,7 @@ from blocklaws.fixture_reading import fixture_names, load_fixture, numbers, read
 from blocklaws.invariant_reading import SIZE_WORDS, needs_of
 from blocklaws.located_yaml import LocatedDict, Place, load
 
-__all__ = ["FORMATS", "Chapter", "ChapterWorld", "Field", "Measured", "Record", "chapter_names", "load_chapter"]
+__all__ = ["FORMATS", "Chapter", "ChapterWorld", "Field", "Measured", "Record", "chapter_names", "load_chapter", "read_chapter"]
 
 #: For people, and to be compared line by line.
 FORMATS = ("learner", "strict")

@@ -66,6 +66,8 @@ def test_other_backends_give_the_printed_numbers(tmp_path: Path, backend: str) -
         ("biased-block", "zero-branches", "residual-dropped"),
         ("biased-block", "zero-branch-gradient", "residual-gradient-dropped"),
         ("biased-block", "gradients", "gain-gradient-missing"),
+        ("lab-block", "scale", "gelu-tanh-for-erf"),
+        ("lab-block", "future-change", "norm-over-tokens-and-features"),
         ("compact-block", "shape", "last-token-dropped"),
         ("compact-block", "gradient", "gain-gradient-missing"),
         ("compact-block", "counts", "parameter-not-registered"),
