@@ -25,7 +25,17 @@ from blocklaws.fixture_reading import fixture_names, load_fixture, numbers, read
 from blocklaws.invariant_reading import SIZE_WORDS, needs_of
 from blocklaws.located_yaml import LocatedDict, Place, load
 
-__all__ = ["FORMATS", "Chapter", "ChapterWorld", "Field", "Measured", "Record", "chapter_names", "load_chapter", "read_chapter"]
+__all__ = [
+    "FORMATS",
+    "Chapter",
+    "ChapterWorld",
+    "Field",
+    "Measured",
+    "Record",
+    "chapter_names",
+    "load_chapter",
+    "read_chapter",
+]
 
 #: For people, and to be compared line by line.
 FORMATS = ("learner", "strict")
@@ -116,10 +126,15 @@ class Chapter:
                 needs |= needs_of(path, self.vocabulary)
                 for name in {path[0]} - seen:
                     seen.add(name)
-                    world = self.worlds.get(name)
-                    more = (self.values.get(name), world and world.input, world and world.cotangent)
-                    waiting += [expression for expression in more if expression is not None]
+                    waiting += self._behind(name)
         return needs - {"forward"}
+
+    def _behind(self, name: str) -> list[Expression]:
+        """Return the expressions that a name stands for: a value, or what differs in a world."""
+        found = [self.values.get(name)]
+        if (world := self.worlds.get(name)) is not None:
+            found += [world.input, world.cotangent]
+        return [expression for expression in found if expression is not None]
 
 
 @functools.cache
@@ -192,9 +207,7 @@ class _Reader:
         self.what, self.names, self.worlds = what, names, worlds
 
     def vocabulary(self, *loops: str) -> Vocabulary:
-        return Vocabulary(
-            sizes=SIZE_WORDS, picks=frozenset({*self.names, *loops}), variants=frozenset(self.worlds)
-        )
+        return Vocabulary(sizes=SIZE_WORDS, picks=frozenset({*self.names, *loops}), variants=frozenset(self.worlds))
 
     def parsed(self, text: Any, at: Place, what: str, vocabulary: Vocabulary) -> Expression:
         if not isinstance(text, str):
@@ -266,9 +279,7 @@ class _Reader:
     def records(self, fields: Fields, form: str, digits: int) -> tuple[Record, ...]:
         what = f"{self.what}: {form}"
         entries = as_sequence(fields.mapping[form], fields.place(form), what)
-        return tuple(
-            self.record(entry, at, what, digits) for entry, at in zip(entries, entries.items_at, strict=True)
-        )
+        return tuple(self.record(entry, at, what, digits) for entry, at in zip(entries, entries.items_at, strict=True))
 
     def record(self, entry: Any, at: Place, what: str, digits: int) -> Record:
         loops: dict[str, Expression] = {}

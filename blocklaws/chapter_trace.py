@@ -118,9 +118,7 @@ def _world_of(
 class _Sheet:
     """One chapter being filled: its passes, measurements and values, each made when it is first asked for, once."""
 
-    def __init__(
-        self, subject: Subject, spec: Specification, chapter: Chapter, block: str | None, dtype: str
-    ) -> None:
+    def __init__(self, subject: Subject, spec: Specification, chapter: Chapter, block: str | None, dtype: str) -> None:
         self.subject, self.spec, self.chapter, self.block, self.dtype = subject, spec, chapter, block, dtype
         self.reference = reference_subject()
         self.known: dict[str, Any] = dict(chapter.constants)

@@ -202,7 +202,9 @@ def replay(source: str, case_id: str | None, test_file: Path | None) -> int:
 @cli.command()
 @click.argument("backend")
 @click.option("--block", metavar="NAME", help="The kind of block; that of the fixture otherwise.")
-@click.option("--fixture", metavar="NAME", help="A worked example of spec/fixtures, or all that a chapter prints of some.")
+@click.option(
+    "--fixture", metavar="NAME", help="A worked example of spec/fixtures, or all that a chapter prints of some."
+)
 @click.option(
     "--format",
     "form",

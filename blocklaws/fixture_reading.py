@@ -299,9 +299,7 @@ def read_parameters(value: Any, place: Place, what: str) -> dict[str, Any]:
         if not fnmatch.filter(PARAMETER_NAMES, pattern):
             at.refuse(f"{what}: {pattern}: no parameter has such a name{did_you_mean(pattern, PARAMETER_NAMES)}")
         if isinstance(filling, str) and filling != "identity":
-            at.refuse(
-                f"{what}: {pattern} must be a number, an array or 'identity', but here is {described(filling)}"
-            )
+            at.refuse(f"{what}: {pattern} must be a number, an array or 'identity', but here is {described(filling)}")
         found[pattern] = filling if isinstance(filling, str) else numbers(filling, at, f"{what}: {pattern}")
     return found
 
@@ -310,7 +308,9 @@ def _above(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     if "above" not in fields:
         return ()
     blocks = as_sequence(fields.mapping["above"], fields.place("above"), f"{fields.what}: above")
-    return tuple(read_parameters(block, at, f"{fields.what}: above") for block, at in zip(blocks, blocks.items_at, strict=True))
+    return tuple(
+        read_parameters(block, at, f"{fields.what}: above") for block, at in zip(blocks, blocks.items_at, strict=True)
+    )
 
 
 def _changed(fields: Fields, sizes: Sizes) -> tuple[int, int, float] | None:
