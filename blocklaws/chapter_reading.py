@@ -165,10 +165,10 @@ def read_chapter(name: str, path: Path) -> Chapter:
     root = as_mapping(load(path), Place(str(path), 1, 1), what)
     fields = Fields(root, _KEYS, what)
     fixture = fields.word("fixture", fixture_names())
-    constants = {**load_fixture(fixture).constants}
-    for word, value, at in _entries(fields, "constants"):
-        constants[word] = numbers(value, at, f"{what}: constants: {word}")
+    constants = dict(load_fixture(fixture).constants)
     reader = _Reader(what, set(constants), {"changed"} if load_fixture(fixture).changed else set())
+    for word, value, at in _entries(fields, "constants"):
+        constants[reader.given(word, at)] = numbers(value, at, f"{what}: constants: {word}")
     worlds = {word: reader.world(word, value, at) for word, value, at in _entries(fields, "worlds")}
     measured = reader.measured(fields)
     values = {word: reader.value(word, value, at) for word, value, at in _entries(fields, "values")}
@@ -176,7 +176,8 @@ def read_chapter(name: str, path: Path) -> Chapter:
     formats = {form: reader.records(fields, form, digits) for form in FORMATS if form in fields}
     if not formats:
         root.place.refuse(f"{what} has no records; give it {' or '.join(FORMATS)}")
-    labels = fields.mapping.get("labels", {})
+    labels = fields.mapping["labels"] if "labels" in fields else LocatedDict()
+    inner = Fields(as_mapping(labels, fields.place("labels"), f"{what}: labels"), tuple(labels), f"{what}: labels")
     return Chapter(
         name=name,
         says=fields.text("says"),
@@ -184,7 +185,7 @@ def read_chapter(name: str, path: Path) -> Chapter:
         fixture=fixture,
         worlds=worlds,
         constants=constants,
-        labels={word: Fields(labels, tuple(labels), f"{what}: labels").text(word) for word in labels},
+        labels={word: inner.text(word) for word in labels},
         measured=measured,
         values=values,
         formats=formats,
@@ -218,12 +219,18 @@ class _Reader:
             at.refuse(f"{what}: {text.strip()!r}: {error.message}")
 
     def new(self, name: str, at: Place) -> str:
+        """Return a name, refusing one that means something already."""
         if name in self.names | self.worlds:
             at.refuse(f"{self.what}: {name!r} already means something else; choose another word")
         try:
             Vocabulary(sizes=SIZE_WORDS, picks=frozenset({name}), variants=frozenset())
         except SpecError as error:
             at.refuse(f"{self.what}: {error}")
+        return name
+
+    def given(self, name: str, at: Place) -> str:
+        """Return a new name, which from here on can be said."""
+        self.names.add(self.new(name, at))
         return name
 
     def world(self, name: str, value: Any, at: Place) -> ChapterWorld:
@@ -249,31 +256,26 @@ class _Reader:
         if "measured" not in fields:
             return ()
         entries = as_sequence(fields.mapping["measured"], fields.place("measured"), f"{self.what}: measured")
-        found = []
-        for entry, at in zip(entries, entries.items_at, strict=True):
-            what = f"{self.what}: measured"
-            inner = Fields(as_mapping(entry, at, what), ("by", "of", "with", "gives"), what)
-            of = inner.text("of", "input")
-            if "of" in inner and of not in self.worlds:
-                inner.refuse("of", f"there is no world {of!r}{did_you_mean(of, self.worlds)}")
-            arguments = inner.mapping.get("with", {})
-            gives = as_mapping(inner.mapping.get("gives"), inner.place("gives"), f"{what}: gives")
-            for key in gives:
-                inner_name = Fields(gives, tuple(gives), f"{what}: gives").text(key)
-                self.names.add(self.new(inner_name, gives.values_at[key]))
-            found.append(
-                Measured(
-                    by=inner.text("by"),
-                    of=of if "of" in inner else "",
-                    arguments=dict(as_mapping(arguments, inner.place("with"), f"{what}: with")) if arguments else {},
-                    gives=dict(gives),
-                )
-            )
-        return tuple(found)
+        return tuple(self.one_measured(entry, at) for entry, at in zip(entries, entries.items_at, strict=True))
+
+    def one_measured(self, entry: Any, at: Place) -> Measured:
+        what = f"{self.what}: measured"
+        fields = Fields(as_mapping(entry, at, what), ("by", "of", "with", "gives"), what)
+        if "of" in fields and (of := fields.text("of")) not in self.worlds:
+            fields.refuse("of", f"there is no world {of!r}{did_you_mean(of, self.worlds)}")
+        arguments = _entries(fields, "with")
+        gives = as_mapping(fields.mapping.get("gives"), fields.place("gives"), f"{what}: gives")
+        names = Fields(gives, tuple(gives), f"{what}: gives")
+        return Measured(
+            by=fields.text("by"),
+            of=fields.mapping.get("of", ""),
+            arguments={word: value for word, value, _ in arguments},
+            gives={word: self.given(names.text(word), gives.values_at[word]) for word in gives},
+        )
 
     def value(self, name: str, value: Any, at: Place) -> Expression:
         expression = self.parsed(value, at, f"{self.what}: value {name!r}", self.vocabulary())
-        self.names.add(self.new(name, at))
+        self.given(name, at)
         return expression
 
     def records(self, fields: Fields, form: str, digits: int) -> tuple[Record, ...]:
