@@ -201,29 +201,28 @@ def replay(source: str, case_id: str | None, test_file: Path | None) -> int:
 
 @cli.command()
 @click.argument("backend")
-@click.option("--block", required=True, metavar="NAME", help="The kind of block.")
-@click.option("--dtype", metavar="NAME", help="The backend's first one otherwise.")
+@click.option("--block", metavar="NAME", help="The kind of block; that of the fixture otherwise.")
+@click.option(
+    "--fixture", metavar="NAME", help="A worked example of spec/fixtures, or all that a chapter prints of some."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "learner", "strict"]),
+    help="The stages as a table; a chapter's report for people; its records for diff.",
+)
+@click.option("--dtype", metavar="NAME", help="The backend's first one otherwise; float64 with a fixture.")
 @_options(_spec, _seed, _device)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def trace(
-    backend: str, block: str, dtype: str | None, spec: str | None, seed: int, device: str | None, as_json: bool
-) -> None:
-    """Show the stages of one small world beside the reference's."""
-    import json
+def trace(backend: str, **options: Any) -> None:
+    """Show the stages of one small world beside the reference's, or what a chapter prints of its worked examples.
 
-    from blocklaws.cli_verify import quiet_stdout
-    from blocklaws.running import resolve
-    from blocklaws.spec_reading import load_spec
-    from blocklaws.tracing import trace as traced
-    from blocklaws.tracing import trace_text
+    With --fixture decoder-block-chapter or numerics-chapter each number is computed by BACKEND and printed as that text
+    prints it, the same on every right backend.
+    """
+    from blocklaws.cli_trace import trace_and_show
 
-    loaded = load_spec(spec)
-    with quiet_stdout():
-        found = [traced(subject, loaded, block, dtype, seed) for subject in resolve([backend], device)]
-    if as_json:
-        click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=1))
-    else:
-        click.echo("\n\n".join(trace_text(one) for one in found))
+    trace_and_show(backend, **options)
 
 
 @cli.command("new-backend")

@@ -19,7 +19,7 @@ from typing import Any
 from blocklaws.errors import BackendError, BlocklawsError, did_you_mean, missing_module
 from blocklaws.subjects import Subject
 
-__all__ = ["find_property", "find_search", "find_subjects", "registered"]
+__all__ = ["find_measurement", "find_property", "find_search", "find_subjects", "registered"]
 
 
 @functools.cache
@@ -77,6 +77,18 @@ def find_property(name: str) -> Any:
     if name not in points:
         raise BlocklawsError(f"unknown property {name!r}{did_you_mean(name, points)}; there are {', '.join(points)}")
     return _load(points[name], name)()
+
+
+def find_measurement(name: str) -> Any:
+    """Return the registered measurement of a name.
+
+    Raises:
+        BlocklawsError: there is none of that name.
+    """
+    points = registered("measurements")
+    if name not in points:
+        raise BlocklawsError(f"unknown measurement {name!r}{did_you_mean(name, points)}; there are {', '.join(points)}")
+    return _load(points[name], name)
 
 
 def find_search() -> Any:

@@ -27,10 +27,22 @@ from blocklaws.located_yaml import Place, load
 from blocklaws.specification import BlockKind, Sizes
 from blocklaws.worlds import Recipe, World, as_dtype, make_world
 
-__all__ = ["Chain", "Fixture", "FixtureCheck", "Shown", "fixture_names", "load_fixture", "read_fixture"]
+__all__ = [
+    "Chain",
+    "Fixture",
+    "FixtureCheck",
+    "Shown",
+    "fixture_names",
+    "load_fixture",
+    "numbers",
+    "read_fixture",
+    "read_parameters",
+]
 
 _SIZES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
-_KEYS = ("says", "source", "blocks", "sizes", "config", "parameters", "input", "changed", "constants", "checks")
+_KEYS = (
+    "says", "source", "blocks", "sizes", "config", "parameters", "above", "input", "changed", "constants", "checks",
+)  # fmt: skip
 _CHECK_KEYS = ("digits", "shows", "claims", "counts", "central_differences", "layers", "chain", "set")
 _FREE_NUMBERS = ("norm_eps", "rotary_base")
 
@@ -106,6 +118,7 @@ class Fixture:
         blocks: the kinds of block that it holds for.
         config: choices in which its blocks differ from their kind.
         parameters: pattern of names -> a number, ``"identity"`` or an array; what no pattern names is drawn.
+        above: the same for the blocks on top of it, in a stack; those it does not reach are as the first.
         input: [B, T, d_model]; None where it is drawn.
         changed: token -> (feature, amount): what the variant ``changed`` adds to the input.
         constants: names that its expressions may use.
@@ -118,6 +131,7 @@ class Fixture:
     sizes: Sizes
     config: Mapping[str, Any]
     parameters: Mapping[str, Any]
+    above: tuple[Mapping[str, Any], ...]
     input: np.ndarray | None
     changed: tuple[int, int, float] | None
     constants: Mapping[str, np.ndarray]
@@ -137,12 +151,13 @@ class Fixture:
             )
         return self.checks[name]
 
-    def world(self, kind: BlockKind, dtype: str, set: Mapping[str, Any] | None = None, seed: int = 0) -> World:
-        """Return the world for a kind of block; ``set`` changes parameters, ``seed`` draws what is not given."""
+    def world(self, kind: BlockKind, dtype: str, set: Mapping[str, Any] | None = None, layer: int = 0) -> World:
+        """Return the world for a kind of block; ``set`` changes parameters, ``layer`` counts the blocks below it."""
         kind = dataclasses.replace(kind, choices={**kind.choices, **self.config})
-        world = make_world(kind, Recipe(self.sizes, "normal", seed), "float64")
+        world = make_world(kind, Recipe(self.sizes, "normal", layer), "float64")
         parameters = dict(world.parameters)
-        for pattern, value in {**self.parameters, **(set or {})}.items():
+        given = self.above[layer - 1] if 0 < layer <= len(self.above) else self.parameters
+        for pattern, value in {**given, **(set or {})}.items():
             for name in fnmatch.filter(parameters, pattern):
                 parameters[name] = _filled(value, parameters[name].shape)
         x = world.input if self.input is None else self.input
@@ -198,7 +213,7 @@ def read_fixture(name: str, path: Path) -> Fixture:
     sizes = _sizes(fields)
     shape = (sizes.B, sizes.T, sizes.d_model)
     constants = {
-        word: _numbers(value, at, f"{what}: constants: {word}") for word, value, at in _entries(fields, "constants")
+        word: numbers(value, at, f"{what}: constants: {word}") for word, value, at in _entries(fields, "constants")
     }
     changed = _changed(fields, sizes)
     vocabulary = Vocabulary(
@@ -208,7 +223,7 @@ def read_fixture(name: str, path: Path) -> Fixture:
     )
     x = None
     if "input" in fields:
-        x = _numbers(root["input"], fields.place("input"), f"{what}: input")
+        x = numbers(root["input"], fields.place("input"), f"{what}: input")
         if x.shape != shape:
             fields.refuse("input", f"has shape {x.shape} where the sizes ask for {shape}")
     checks = {key: _check(key, value, at, vocabulary, what) for key, value, at in _entries(fields, "checks")}
@@ -222,6 +237,7 @@ def read_fixture(name: str, path: Path) -> Fixture:
         sizes=sizes,
         config=_config(fields),
         parameters=_parameters(fields, "parameters"),
+        above=_above(fields),
         input=x,
         changed=changed,
         constants=constants,
@@ -237,7 +253,7 @@ def _entries(fields: Fields, key: str) -> list[tuple[str, Any, Place]]:
     return [(name, value, mapping.values_at[name]) for name, value in mapping.items()]
 
 
-def _numbers(value: Any, place: Place, what: str) -> np.ndarray:
+def numbers(value: Any, place: Place, what: str) -> np.ndarray:
     """Return a number or nested lists of numbers as a float64 array."""
     try:
         array = np.asarray(value, np.float64)
@@ -272,15 +288,29 @@ def _config(fields: Fields) -> dict[str, Any]:
 
 
 def _parameters(fields: Fields, key: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pattern, value, at in _entries(fields, key):
-        what = f"{fields.what}: {key}: {pattern}"
+    return read_parameters(fields.mapping[key], fields.place(key), f"{fields.what}: {key}") if key in fields else {}
+
+
+def read_parameters(value: Any, place: Place, what: str) -> dict[str, Any]:
+    """Read what parameters are: pattern of names -> a number, an array or ``identity``."""
+    mapping, found = as_mapping(value, place, what), {}
+    for pattern, filling in mapping.items():
+        at = mapping.values_at[pattern]
         if not fnmatch.filter(PARAMETER_NAMES, pattern):
-            at.refuse(f"{what}: no parameter has such a name{did_you_mean(pattern, PARAMETER_NAMES)}")
-        if isinstance(value, str) and value != "identity":
-            at.refuse(f"{what} must be a number, an array or 'identity', but here is {described(value)}")
-        found[pattern] = value if isinstance(value, str) else _numbers(value, at, what)
+            at.refuse(f"{what}: {pattern}: no parameter has such a name{did_you_mean(pattern, PARAMETER_NAMES)}")
+        if isinstance(filling, str) and filling != "identity":
+            at.refuse(f"{what}: {pattern} must be a number, an array or 'identity', but here is {described(filling)}")
+        found[pattern] = filling if isinstance(filling, str) else numbers(filling, at, f"{what}: {pattern}")
     return found
+
+
+def _above(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    if "above" not in fields:
+        return ()
+    blocks = as_sequence(fields.mapping["above"], fields.place("above"), f"{fields.what}: above")
+    return tuple(
+        read_parameters(block, at, f"{fields.what}: above") for block, at in zip(blocks, blocks.items_at, strict=True)
+    )
 
 
 def _changed(fields: Fields, sizes: Sizes) -> tuple[int, int, float] | None:
@@ -314,7 +344,7 @@ def _check(name: str, value: Any, place: Place, vocabulary: Vocabulary, what: st
         place=place,
         digits=int(fields.number("digits", 6, low=0, high=16)),
         shows=tuple(
-            Shown(_parsed(text, at, vocabulary, what), _numbers(printed, at, f"{what}: shows: {text}"), at)
+            Shown(_parsed(text, at, vocabulary, what), numbers(printed, at, f"{what}: shows: {text}"), at)
             for text, printed, at in _entries(fields, "shows")
         ),
         claims=claims,

@@ -18,7 +18,7 @@ from blocklaws.fields import Fields, as_mapping, described
 from blocklaws.located_yaml import LocatedDict, LocatedList, Place
 from blocklaws.specification import Assignment, BlockKind, Chooser, Clause, Fault, Invariant, Pick
 
-__all__ = ["ASSIGNABLE", "CONFIG_WORDS", "PATTERNS", "SIZE_WORDS", "choose_blocks", "read_invariant"]
+__all__ = ["ASSIGNABLE", "CONFIG_WORDS", "PATTERNS", "SIZE_WORDS", "choose_blocks", "needs_of", "read_invariant"]
 
 #: What an expression may call by its bare name: the axes of the input and every word of the config.
 CONFIG_WORDS = (
@@ -182,7 +182,7 @@ def _clauses(fields: Fields, vocabulary: Vocabulary) -> tuple[Clause, ...]:
                 f"{fields.what}: then: {expression.text!r} is a value, not a claim; "
                 "compare it, for instance with identical(a, b), close(a, b) or =="
             )
-        needs = frozenset().union(*(_needs(path, vocabulary) for path in expression.references))
+        needs = frozenset().union(*(needs_of(path, vocabulary) for path in expression.references))
         if not needs:
             at.refuse(
                 f"{fields.what}: then: {expression.text!r} looks at nothing that a block computes, "
@@ -192,11 +192,11 @@ def _clauses(fields: Fields, vocabulary: Vocabulary) -> tuple[Clause, ...]:
     return tuple(clauses)
 
 
-def _needs(path: tuple[str, ...], vocabulary: Vocabulary) -> frozenset[str]:
+def needs_of(path: tuple[str, ...], vocabulary: Vocabulary) -> frozenset[str]:
     """Return what one reference needs: a capability, and of a trace or of gradients the name that must be shown."""
     head, rest = path[0], path[1:]
     if head in vocabulary.variants:
-        return _needs(rest, vocabulary)
+        return needs_of(rest, vocabulary)
     if head == "gradient":
         return frozenset({"gradients", f"gradients:{rest[0]}"})
     if path == ("passed", "cotangent"):

@@ -15,16 +15,23 @@ import numpy as np
 import blocklaws
 from blocklaws.built import BlockRaised
 from blocklaws.canonical import STAGES, stage_shapes
+from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.expressions import calibrated
 from blocklaws.failure_text import config_text, world_text
-from blocklaws.passes import Pass
+from blocklaws.passes import Pass, Unavailable
 from blocklaws.planning import reference_subject
 from blocklaws.specification import Specification
+<<<<<<< HEAD
 from blocklaws.subjects import Subject
 from blocklaws.worlds import Example, Recipe, adapted_menu, make_world
+=======
+from blocklaws.built import BlockRaised
+from blocklaws.subjects import Subject
+from blocklaws.worlds import Example, Recipe, World, adapted_menu, make_world
+>>>>>>> 0590b53eea09571788dcbb5cc42a0899cbab0286
 
-__all__ = ["trace", "trace_text"]
+__all__ = ["refusal_of", "trace", "trace_text", "trace_world", "traced_dtype"]
 
 
 def trace(subject: Subject, spec: Specification, block: str, dtype: str | None = None, seed: int = 0) -> dict[str, Any]:
@@ -34,35 +41,67 @@ def trace(subject: Subject, spec: Specification, block: str, dtype: str | None =
         BlocklawsError: the backend does not support the block or the dtype, or it raised.
     """
     kind = spec.one("blocks", block)
+    dtype = traced_dtype(subject, spec, dtype)
+    menu = adapted_menu(spec.menus[kind.heads], subject.multiples)
+    possible = [sizes for sizes in menu if refusal_of(subject, kind.config(sizes)) is None]
+    # A small world with several heads and at least three tokens, so that its axes can be told apart.
+    telling = [sizes for sizes in possible if sizes.T > sizes.n_heads > 1 or sizes.T >= 3] or possible or menu
+    return trace_world(subject, spec, make_world(kind, Recipe(telling[0], "normal", seed), dtype))
+
+
+def traced_dtype(subject: Subject, spec: Specification, dtype: str | None) -> str:
+    """Return the dtype that was asked for, or the backend's first one.
+
+    Raises:
+        BlocklawsError: it is none of the spec's, or none that the backend offers.
+    """
     dtype = dtype or subject.dtypes[0]
     spec.one("tolerances", dtype)
     if dtype not in subject.dtypes:
         raise BlocklawsError(f"backend {subject.name!r} does not offer {dtype}; it offers {', '.join(subject.dtypes)}")
+    return dtype
+
+
+def refusal_of(subject: Subject, config: BlockConfig) -> str | None:
+    """Return why a backend does not support a config, or None.
+
+    Raises:
+        BackendError: the backend raised.
+    """
     try:
-        menu = adapted_menu(spec.menus[kind.heads], subject.multiples)
-        possible = [sizes for sizes in menu if subject.refusal(kind.config(sizes)) is None]
-        if not possible:
-            reason = subject.refusal(kind.config(menu[0]))
-            raise BlocklawsError(f"backend {subject.name!r} does not support the block {block!r}: {reason}")
-        # A small world with several heads and at least three tokens, so that its axes can be told apart.
-        telling = [sizes for sizes in possible if sizes.T > sizes.n_heads > 1 or sizes.T >= 3] or possible
-        recipe = Recipe(telling[0], "normal", seed)
-        passed = Pass(subject, make_world(kind, recipe, dtype), reference_subject())
+        return subject.refusal(config)
+    except BlockRaised as error:
+        raise BackendError(f"backend {subject.name!r}: {error}") from None
+
+
+def trace_world(subject: Subject, spec: Specification, world: World) -> dict[str, Any]:
+    """Return the stages of one world as data, beside those of the float64 reference.
+
+    Raises:
+        BlocklawsError: the backend does not support the world's block or sizes, or it raised.
+    """
+    config = world.config
+    if (reason := refusal_of(subject, config)) is not None:
+        raise BlocklawsError(f"backend {subject.name!r} does not support the block {config.block!r}: {reason}")
+    passed = Pass(subject, world, reference_subject())
+    try:
         shown = dict(passed.stages()) if "trace" in passed.built.capabilities else {}
         # The output is what forward gives; a trace that disagrees is a matter for the invariants.
         shown["output"] = passed.output()
     except BlockRaised as error:
         raise BackendError(f"backend {subject.name!r}: {error}") from None
+    except Unavailable as reason:
+        raise BlocklawsError(f"backend {subject.name!r} cannot take this world: {reason}") from None
     exact = passed.reference().stages()
-    wanted = stage_shapes(passed.world.config, recipe.sizes.B, recipe.sizes.T)
+    wanted = stage_shapes(config, *world.input.shape[:2])
     rows = [_row(stage, shown.get(stage), exact[stage], passed, wanted[stage], spec) for stage in STAGES[1:]]
     return {
         "blocklaws": blocklaws.__version__,
         "backend": subject.name,
-        "block": block,
-        "dtype": dtype,
-        "config": passed.world.config.as_dict(),
-        "world": Example(recipe).as_dict(),
+        "block": config.block,
+        "dtype": world.dtype,
+        "config": config.as_dict(),
+        "world": Example(world.recipe).as_dict(),
         "stages": rows,
         "first_outside": next((row["stage"] for row in rows if row["within"] is False), None),
     }
@@ -96,10 +135,13 @@ def _number(value: float) -> float | str:
 
 def trace_text(data: Mapping[str, Any]) -> str:
     """Return a trace as a table."""
+    sizes = data["world"]["sizes"]
+    # A fixture fills its arrays itself: no pattern and no seed.
+    world = f"B {sizes['B']}, T {sizes['T']}, {data['fixture']}" if "fixture" in data else world_text(data["world"])
     lines = [
         f"{data['backend']}, block {data['block']}, {data['dtype']}",
         f"  config  {config_text(data['config'])}",
-        f"  world   {world_text(data['world'])}",
+        f"  world   {world}",
         "",
         f"{'stage':<22}{'shape':<16}{'rms':>11}{'max':>11}{'difference':>12}",
     ]

@@ -24,6 +24,7 @@ from blocklaws.fixture_reading import Fixture, FixtureCheck, fixture_names, load
 from blocklaws.passes import Pass, Scope, Unavailable
 from blocklaws.properties.central_differences import Differences, Settings
 from blocklaws.properties.examining import PythonProperty, Refuted, refuted, require, within
+from blocklaws.properties.measurements import nonuniform
 from blocklaws.properties.stacks import Stack
 from blocklaws.worlds import Example, World, as_dtype
 
@@ -123,7 +124,7 @@ def _scope(case: Case, fixture: Fixture, check: FixtureCheck, passes: dict[str, 
 
 
 def _stack(case: Case, fixture: Fixture, check: FixtureCheck) -> Stack:
-    worlds = [fixture.world(case.kind, case.dtype, check.set, seed) for seed in range(check.layers)]
+    worlds = [fixture.world(case.kind, case.dtype, check.set, layer) for layer in range(check.layers)]
     return Stack(case.subject, worlds)
 
 
@@ -145,10 +146,8 @@ def _compare_gradients(case: Case, check: FixtureCheck, world: World, base: Pass
         raise Unavailable(
             f"differences over a step of {check.step:g} say nothing in {world.dtype}; only float64 is checked"
         )
-    # A nonuniform weighting: with one weight for all, a norm's gradients vanish.
-    weights = 1.0 + np.arange(world.input.size, dtype=np.float64).reshape(world.input.shape) / 7.0
-    world = world.replace(cotangent=weights)
-    gradients = base.built.gradients(world.input.copy(), weights.copy(), world.position_offset)
+    world = nonuniform(world)
+    gradients = base.built.gradients(world.input.copy(), world.cotangent.copy(), world.position_offset)
     settings = Settings(check.step, check.tolerance, coordinates=check.coordinates)
     differences = Differences(case, world, base.built, settings)
     compared = 0

@@ -18,10 +18,10 @@ from blocklaws.built import BlockRaised, Built
 from blocklaws.checking import Case, Examination
 from blocklaws.errors import ConfigError
 from blocklaws.passes import Pass, Unavailable
-from blocklaws.properties.examining import PythonProperty, refuted, require, same
+from blocklaws.properties.examining import PythonProperty, Refuted, refuted, require, same
 from blocklaws.worlds import World
 
-__all__ = ["BOUNDARIES", "RefusalsProperty"]
+__all__ = ["BOUNDARIES", "RefusalsProperty", "is_refused"]
 
 
 _BUILDING = ("head-counts", "component-width", "missing-parameter", "unknown-parameter")
@@ -96,6 +96,18 @@ def _require_refusal(attempt: _Attempt) -> None:
     array = returned[0] if isinstance(returned, tuple) else returned
     shown = f"an array of shape {array.shape}" if isinstance(array, np.ndarray) else f"a {type(returned).__name__}"
     raise refuted(claim, f"{attempt.what} was accepted and gave {shown}; expected an error that says '{attempt.words}'")
+
+
+def is_refused(boundary: str, case: Case, world: World, built: Built) -> bool | None:
+    """Return whether every attempt to cross a boundary is refused by its name; None where there is nothing to try."""
+    tried = False
+    try:
+        for attempt in BOUNDARIES[boundary](case, world, built):
+            tried = True
+            _require_refusal(attempt)
+    except Refuted:
+        return False
+    return True if tried else None
 
 
 def _check_empty_batch(world: World, built: Built) -> None:

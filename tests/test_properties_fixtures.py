@@ -66,6 +66,8 @@ def test_other_backends_give_the_printed_numbers(tmp_path: Path, backend: str) -
         ("biased-block", "zero-branches", "residual-dropped"),
         ("biased-block", "zero-branch-gradient", "residual-gradient-dropped"),
         ("biased-block", "gradients", "gain-gradient-missing"),
+        ("lab-block", "scale", "gelu-tanh-for-erf"),
+        ("lab-block", "future-change", "norm-over-tokens-and-features"),
         ("compact-block", "shape", "last-token-dropped"),
         ("compact-block", "gradient", "gain-gradient-missing"),
         ("compact-block", "counts", "parameter-not-registered"),
@@ -109,6 +111,35 @@ def test_the_wrong_norm_of_the_numerics_chapter_moves_earlier_rows_by_more_than_
     block = faulty("norm-over-tokens-and-features").build(world.config, dict(world.parameters), "float64")
     before, after = (block.forward(each.input) for each in (world, fixture.changed_world(world)))
     assert np.abs(after - before)[:, :3].max() > 0.1
+
+
+def test_the_drawn_block_is_the_one_of_the_printed_seed() -> None:
+    """Fails if a number of lab-block is not what PyTorch draws for the seed that the lab prints."""
+    torch = pytest.importorskip("torch")
+    fixture, kind = load_fixture("lab-block"), load_spec().blocks["gpt"]
+
+    def drawn() -> dict[str, Any]:
+        layers = [torch.nn.Linear(*sizes) for sizes in ((8, 24), (8, 8), (8, 32), (32, 8))]
+        (joined, joined_bias), *others = ((layer.weight.T, layer.bias) for layer in layers)
+        found = {}
+        for name, columns in (("query", slice(0, 8)), ("key", slice(8, 16)), ("value", slice(16, 24))):
+            found |= {f"attention.{name}": joined[:, columns], f"attention.{name}_bias": joined_bias[columns]}
+        for name, (weight, bias) in zip(
+            ("attention.output", "feed_forward.up", "feed_forward.down"), others, strict=True
+        ):
+            found |= {name: weight, f"{name}_bias": bias}
+        return {name: value.detach().numpy() for name, value in found.items()}
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(6)
+        first, x = drawn(), torch.randn(2, 4, 8, dtype=torch.float64).numpy()
+        drawn()  # the block that the lab compares its own with
+        second = drawn()
+    for layer, weights in enumerate((first, second)):
+        world = fixture.world(kind, "float64", layer=layer)
+        assert np.abs(world.input - x).max() < 1e-10
+        assert {name for name in world.parameters if "norm" not in name} == set(weights)
+        assert all(np.array_equal(world.parameters[name].astype(np.float32), value) for name, value in weights.items())
 
 
 def test_the_fixture_of_another_kind_of_block_is_unchecked(tmp_path: Path) -> None:
@@ -156,6 +187,8 @@ checks:
         ("checks:", "config: {norm: mean}\nchecks:", "'mean' is not one of"),
         ("checks:", "parameters: {attention.querry: 1}\nchecks:", "did you mean 'attention.query'"),
         ("checks:", "parameters: {attention.query: unit}\nchecks:", "a number, an array or 'identity'"),
+        ("checks:", "above: {attention.query: 1}\nchecks:", "above must be a list, but here is a mapping"),
+        ("checks:", "above: [{attention.querry: 1}]\nchecks:", "above: attention.querry: no parameter has such a name"),
         ("claims:", "claim:", "unknown key 'claim'"),
         ("output.shape ==", "outputt.shape ==", "outputt"),
         ('    claims: ["output.shape == (1, 1, 2)"]', "    digits: 6", "says nothing"),
