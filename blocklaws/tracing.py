@@ -22,14 +22,8 @@ from blocklaws.failure_text import config_text, world_text
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.planning import reference_subject
 from blocklaws.specification import Specification
-<<<<<<< HEAD
-from blocklaws.subjects import Subject
-from blocklaws.worlds import Example, Recipe, adapted_menu, make_world
-=======
-from blocklaws.built import BlockRaised
 from blocklaws.subjects import Subject
 from blocklaws.worlds import Example, Recipe, World, adapted_menu, make_world
->>>>>>> 0590b53eea09571788dcbb5cc42a0899cbab0286
 
 __all__ = ["refusal_of", "trace", "trace_text", "trace_world", "traced_dtype"]
 
