@@ -400,6 +400,14 @@ class TestManners:
             "forward_cached": 2,
         }
 
+    def test_unknown_compiler_options(self) -> None:
+        """Fails if an option that this version of XLA does not know is handed to it, which would refuse to compile."""
+        from blocklaws.backends.on_jax import compiled
+
+        assert compiled.accepted(compiled.COMPILER_OPTIONS) == compiled.COMPILER_OPTIONS
+        known = {"xla_backend_optimization_level": 0}
+        assert compiled.accepted({**known, "xla_no_such_option": 1}) == known
+
     def test_caches_are_cleared(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Fails if compiled programs pile up without bound, which exhausts the memory maps of a process."""
         from blocklaws.backends.on_jax import compiled

@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
 from blocklaws.backends.on_jax.steps import Steps
@@ -39,16 +40,40 @@ _since_cleared = 0
 _home = jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")
 _enable_x64: Any = _home.enable_x64
 
-# Blocks are small and many, so compiling is what costs: without LLVM's optimizations it takes about half as long.
-_options: dict[str, Any] = {"compiler_options": {"xla_backend_optimization_level": 0}}
-if "compiler_options" not in inspect.signature(jax.jit).parameters:
-    _options = {}
+#: Blocks are small and many, so compiling is what costs, not running. Without LLVM's optimizations it takes about half
+#: as long, and with the emitters that write LLVM's language at once, into one module, a quarter of that.
+COMPILER_OPTIONS: dict[str, bool | int] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+
+
+def accepted(options: dict[str, bool | int]) -> dict[str, bool | int]:
+    """Return those of the options that this version of XLA knows: they save time and are never needed."""
+    if "compiler_options" not in inspect.signature(jax.jit).parameters:
+        return {}
+    if _compiles_with(options):
+        return options
+    return {name: value for name, value in options.items() if _compiles_with({name: value})}
+
+
+def _compiles_with(options: dict[str, bool | int]) -> bool:
+    try:
+        jax.jit(lambda x: x, compiler_options=options).lower(np.float32(0)).compile()
+    except RuntimeError:  # INVALID_ARGUMENT: No such compile option
+        return False
+    return True
+
+
+_options = accepted(COMPILER_OPTIONS)
+_given: dict[str, Any] = {"compiler_options": _options} if _options else {}
 
 
 def compile_once(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Return `jax.jit` of a function whose first argument, ``steps``, and a ``capacity``, if any, are static."""
     static = [name for name in ("steps", "capacity") if name in inspect.signature(function).parameters]
-    compiled: Callable[Given, Result] = jax.jit(function, static_argnames=static, **_options)
+    compiled: Callable[Given, Result] = jax.jit(function, static_argnames=static, **_given)
     return compiled
 
 
