@@ -22,8 +22,8 @@ from blocklaws.config import BlockConfig
 
 __all__ = ["Cache", "JaxBlock"]
 
-#: The slots of the smallest cache: enough that short generations compile once.
-SMALLEST_CACHE = 16
+#: The slots of the smallest cache: enough that short generations never grow theirs, which would compile anew.
+SMALLEST_CACHE = 128
 
 
 class Cache:
@@ -81,6 +81,7 @@ class JaxBlock:
         self.steps = self.steps_class(config.replace(block=""))
         self.config = config
         self.dtype = refusals.checked_dtype(dtype, self.dtypes)
+        self.device = device
         with compiled.precise():
             self.operands: dict[str, jax.Array] = jax.device_put(
                 refusals.checked_parameters(config, parameters, self.dtype), device
@@ -133,10 +134,10 @@ class JaxBlock:
         length = 0 if cache is None else cache.length
         x, offset = self.arguments(x, length)
         batch, tokens, _ = x.shape
-        key_values = None if cache is None else cache.take(self, batch)
-        held = 0 if key_values is None else key_values.key.shape[2]
-        capacity = max(held, self.capacity(length + tokens))
+        capacity = self.capacity(length + tokens)
         with compiled.precise():
+            key_values = self.empty_cache(batch, capacity) if cache is None else cache.take(self, batch)
+            capacity = max(capacity, key_values.key.shape[2])
             y, extended = compiled.forward_cached(self.steps, capacity, self.operands, x, key_values, offset)
             return np.array(y), Cache(self, batch, length + tokens, extended)
 
@@ -149,6 +150,12 @@ class JaxBlock:
         x = refusals.checked_input(self.config, x, self.dtype)
         # A typed scalar: a Python int would be another signature, and could be constant-folded.
         return x, np.int32(refusals.checked_offset(self.config, position_offset, x.shape[1]))
+
+    def empty_cache(self, batch: int, capacity: int) -> KeyValues:
+        """Return buffers with nothing in them, on the device of the block: of the kind that every later chunk finds."""
+        empty = np.zeros((batch, self.config.n_kv_heads, capacity, self.config.d_head), self.dtype)
+        found: KeyValues = jax.device_put(KeyValues(empty, empty, np.int32(0)), self.device)
+        return found
 
     def capacity(self, tokens: int) -> int:
         """Return the slots of a cache for so many tokens: a power of two, to have few shapes to compile."""

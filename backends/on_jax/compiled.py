@@ -135,19 +135,17 @@ def gradients(
 
 @compile_once
 def forward_cached(
-    steps: Steps, capacity: int, parameters: Parameters, x: jax.Array, cache: KeyValues | None, offset: jax.Array
+    steps: Steps, capacity: int, parameters: Parameters, x: jax.Array, cache: KeyValues, offset: jax.Array
 ) -> tuple[jax.Array, KeyValues]:
     """Return the output of a chunk whose first token is at ``offset``, and the cache with the chunk in it.
 
-    Its buffers have ``capacity`` slots. The length is traced and capacities are few (see `block`), so generation one
-    token at a time compiles once a capacity. Buffers are copied, not donated: one that grows cannot be.
+    Its buffers have ``capacity`` slots. The length is traced and capacities are few (see `block`), so a chunk compiles
+    once for each number of tokens, the first one too, and generation one token at a time once a capacity. Buffers are
+    copied, not donated: one that grows cannot be.
     """
     _count("forward_cached")
-    if cache is None:
-        slots = (x.shape[0], steps.config.n_kv_heads, capacity, steps.config.d_head)
-        cache = KeyValues(jnp.zeros(slots, x.dtype), jnp.zeros(slots, x.dtype), jnp.int32(0))
-    else:
-        room = ((0, 0), (0, 0), (0, capacity - cache.key.shape[2]), (0, 0))
+    if (more := capacity - cache.key.shape[2]) > 0:
+        room = ((0, 0), (0, 0), (0, more), (0, 0))
         cache = KeyValues(jnp.pad(cache.key, room), jnp.pad(cache.value, room), cache.length)
     stages, extended = steps.block(parameters, x, offset, cache)
     assert extended is not None
