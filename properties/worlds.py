@@ -16,7 +16,7 @@ from blocklaws.checking import Case
 from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import evaluate
 from blocklaws.specification import Pick, Sizes
-from blocklaws.worlds import Example, Recipe
+from blocklaws.worlds import Example, Recipe, few_lengths
 
 __all__ = ["admissible_sizes", "examples"]
 
@@ -65,10 +65,8 @@ def _range(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> li
         raise BlocklawsError(f"{pick.place}: the range {low} .. {high} is longer than a million")
     if not _changes_length(case):
         return list(range(low, high + 1))
-    # Each length is a shape of its own to a backend that compiles: the middle and the end stand for all.
     step = case.subject.multiples.get("T", 1)
-    lengths = [value for value in range(low, high + 1) if value % step == 0]
-    return sorted({lengths[(len(lengths) - 1) // 2], lengths[-1]}) if lengths else []
+    return few_lengths([value for value in range(low, high + 1) if value % step == 0])
 
 
 def _changes_length(case: Case) -> bool:
@@ -98,16 +96,17 @@ def _draw_pick(draw: st.DrawFn, case: Case, sizes: Sizes, pick: Pick, picks: Map
 def _partition(draw: st.DrawFn, count: int, step: int) -> list[int]:
     """Split a count into consecutive parts: single steps, one prefill and single steps, or a few chunks.
 
-    The lengths are few (1, a half, all but a few), because each is a shape of its own to a backend that compiles.
+    The lengths are few (1, a half, all but one, all), because each is a shape of its own to a backend that compiles.
     """
     units = count // step
     half = units // 2
-    splits = [[units], [units - 1, 1], [half, units - half]]
+    splits = [[units], [units - 1, 1]]
     if units <= 3:
-        splits.append([1] * units)
+        splits += [[half, units - half], [1] * units]
     else:
-        # Three chunks: what only the one before last holds is lost by a cache that keeps one.
-        splits.append([half, units - half - 1, 1])
+        # Three chunks: what only the one before last holds is lost by a cache that keeps one. Several tokens come first,
+        # in the middle and last.
+        splits += [[half, units - half - 1, 1], [1, half, units - half - 1]]
     chosen = draw(st.sampled_from([[part for part in split if part > 0] for split in splits]))
     return [part * step for part in chosen]
 
