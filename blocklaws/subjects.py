@@ -7,20 +7,24 @@ number that a backend returned; that is what the invariants judge.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import inspect
 import traceback
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from blocklaws.abilities import Abilities
 from blocklaws.canonical import CAPABILITIES, PARAMETER_NAMES, STAGES
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, did_you_mean, missing_module
 from blocklaws.worlds import World
 
-__all__ = ["Abilities", "BlockRaised", "Built", "Subject", "to_array"]
+__all__ = ["BlockRaised", "Built", "Subject", "to_array"]
 
 _MULTIPLES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -98,36 +102,6 @@ def to_array(value: Any, call: str) -> np.ndarray:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-@dataclasses.dataclass(frozen=True)
-class Abilities:
-    """What a block of one kind can do, found by calling it once on the smallest world.
-
-    Attributes:
-        shown: capabilities by name, and what a trace and gradients give: ``trace:query``, ``gradients:input`` ...
-        offsets: whether it takes a position offset.
-        cannot: the backend's own words for why it cannot show something, by its name.
-    """
-
-    shown: frozenset[str]
-    offsets: bool
-    cannot: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def missing(self, needs: frozenset[str]) -> str:
-        """Say what of ``needs`` the block cannot show; empty when nothing is missing."""
-        lacking = needs - self.shown
-        if methods := sorted(need for need in lacking if ":" not in need):
-            return self._with_reasons(f"the block has no {' and no '.join(methods)}", methods)
-        sentences = []
-        for method, verb in (("trace", "does not show"), ("gradients", "does not give")):
-            if names := sorted(need.partition(":")[2] for need in lacking if need.startswith(f"{method}:")):
-                sentences.append(self._with_reasons(f"{method} {verb} {', '.join(names)}", names))
-        return "; ".join(sentences)
-
-    def _with_reasons(self, sentence: str, names: Sequence[str]) -> str:
-        reasons = dict.fromkeys(self.cannot[name] for name in names if name in self.cannot)
-        return f"{sentence} ({'; '.join(reasons)})" if reasons else sentence
-
-
 class Subject:
     """A backend under verification.
 
@@ -174,6 +148,7 @@ class Subject:
         self.isolated = getattr(backend, "isolated", False) is True
         self.cannot = self._cannot()
         self._abilities: dict[tuple[str, str], Abilities | BlockRaised] = {}
+        self._refusals: dict[BlockConfig, str | None] = {}
 
     def _check_function(self) -> None:
         try:
@@ -264,11 +239,16 @@ class Subject:
         return Subject(self.backend.with_device(device), self.label)
 
     def refusal(self, config: BlockConfig) -> str | None:
-        """Return why the backend does not support a config, or None when it does."""
+        """Return why the backend does not support a config, or None when it does; it is asked once for each config."""
+        if config not in self._refusals:
+            self._refusals[config] = self._asked(config)
+        return self._refusals[config]
+
+    def _asked(self, config: BlockConfig) -> str | None:
         if not hasattr(self.backend, "supports"):
             return None
         try:
-            answer = self.backend.supports(config)
+            answer = self.backend.supports(copy.copy(config))
         except BaseException as error:
             raise _raised("supports", error) from None
         if answer is None or isinstance(answer, str):
@@ -280,6 +260,8 @@ class Subject:
 
     def misfit(self, world: World) -> str | None:
         """Return which size of a world the backend's ``multiples`` do not divide, or None when all fit."""
+        if not self.multiples:
+            return None
         batch, tokens, _ = world.input.shape
         sizes = {**world.config.as_dict(), "B": batch, "T": tokens}
         for name, multiple in self.multiples.items():
@@ -327,12 +309,13 @@ class Subject:
         return Abilities(frozenset(shown), not built.at_offset_zero_only, self.cannot)
 
     def build(self, world: World) -> Built:
-        """Build the block of a world from copies of its parameters."""
+        """Build the block of a world from copies of its config and its parameters."""
+        config = copy.copy(world.config)
         parameters = {name: value.copy() for name, value in world.parameters.items()}
         if self.is_function:
-            return Built(_FunctionBlock(self.backend, parameters, world.config), parameters, at_offset_zero_only=True)
+            return Built(_FunctionBlock(self.backend, parameters, config), parameters, at_offset_zero_only=True)
         try:
-            block = self.backend.build(world.config, parameters, world.dtype)
+            block = self.backend.build(config, parameters, world.dtype)
         except BackendError:
             raise  # a mapping that does not fit its layer: nothing of it can be used
         except ModuleNotFoundError as error:
@@ -345,8 +328,17 @@ class Subject:
 
 
 def _takes_offset(forward: Any) -> bool:
+    """Return whether ``forward(x, position_offset=0)`` is a call that its signature allows."""
+    if isinstance(forward, types.MethodType) and isinstance(forward.__func__, types.FunctionType):
+        return _allows(forward.__func__, None, None)
+    return _allows.__wrapped__(forward, None)
+
+
+@functools.lru_cache(maxsize=256)
+def _allows(function: Any, *positional: None) -> bool:
+    """Return whether a function takes a position offset; it is read from each function once."""
     try:
-        inspect.signature(forward).bind(None, position_offset=0)
+        inspect.signature(function).bind(*positional, position_offset=0)
     except TypeError:
         return False
     except ValueError:
