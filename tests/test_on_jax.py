@@ -301,8 +301,16 @@ class TestRefusals:
     def test_device(self) -> None:
         """Fails if a device that JAX does not have gives anything but a BackendError in words."""
         x = drawn_input(LLAMA, 2, 3, 0)
+        import jax
+
         on_cpu = BACKEND.with_device("cpu").build(LLAMA, drawn_parameters(LLAMA, 0), "float64")
+        # A device that was asked for gets the parameters; where none was, a CPU reads them where they are.
+        assert all(isinstance(value, jax.Array) for value in on_cpu.operands.values())
+        assert all(value.dtype == np.float64 for value in on_cpu.operands.values())
         np.testing.assert_allclose(on_cpu.forward(x), built("llama").forward(x), rtol=1e-9, atol=1e-9)
+        y, cache = on_cpu.forward_cached(x[:, :2], None)
+        last, _ = on_cpu.forward_cached(x[:, 2:], cache)
+        np.testing.assert_allclose(np.concatenate([y, last], 1), on_cpu.forward(x), rtol=1e-9, atol=1e-9)
         for name in ("abacus", "cpu:99", "cpu:x"):
             with pytest.raises(BackendError, match=re.escape(f"has no device {name!r} here")):
                 BACKEND.with_device(name)
