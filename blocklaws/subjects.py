@@ -222,6 +222,15 @@ class Subject:
         """The faults of the spec that the backend can express; built-in backends have some."""
         return tuple(getattr(self.backend, "faults", ()))
 
+    def compilations(self) -> int:
+        """Return how many programs the backend has compiled in this process; 0 where it does not count them."""
+        count = getattr(self.backend, "compilations", None)
+        try:
+            found = count() if callable(count) else 0
+        except Exception:  # a number that is shown, and decides nothing
+            found = 0
+        return found if isinstance(found, int) else 0
+
     def with_fault(self, fault: str) -> Subject:
         """Return the backend with one fault planted in it."""
         return Subject(self.backend.with_fault(fault), self.label)

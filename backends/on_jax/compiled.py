@@ -1,9 +1,10 @@
 """The compiled functions: module-level, so that every block of one config shares them.
 
 Must hold: weights, input and offset are traced, so new ones compile nothing; each function compiles once a config,
-dtype and shape. Must hold: the process's own settings stay as they are. 64-bit types are allowed inside `precise()`
-only, for blocks of every dtype: a narrower block has explicit dtypes throughout and takes its rotary angles in float64,
-and one setting gives one cache key whatever the user's process has switched on.
+dtype and shape, and is counted (`programs`). Where the process keeps compiled programs on disk
+(``JAX_COMPILATION_CACHE_DIR``), these are kept too. Must hold: the process's own settings stay as they are. 64-bit
+types are allowed inside `precise()` only, for blocks of every dtype: a narrower block has explicit dtypes throughout
+and takes its rotary angles in float64, and one setting gives one cache key whatever the user's process has switched on.
 
 `forward` and `trace` are two programs: XLA fuses and orders their sums differently, so their outputs agree closely, not
 bit for bit.
@@ -11,11 +12,13 @@ bit for bit.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +27,20 @@ import numpy as np
 from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
 from blocklaws.backends.on_jax.steps import Steps
 
-__all__ = ["MAX_COMPILED", "clear_caches", "compilations", "forward", "forward_cached", "gradients", "precise", "trace"]
+__all__ = [
+    "COMPILER_OPTIONS",
+    "MAX_COMPILED",
+    "Program",
+    "accepted",
+    "clear_caches",
+    "compilations",
+    "forward",
+    "forward_cached",
+    "gradients",
+    "precise",
+    "programs",
+    "trace",
+]
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -32,7 +48,21 @@ Result = TypeVar("Result")
 #: A compiled program holds several memory maps, of which a process may have about 65 thousand.
 MAX_COMPILED = 400
 
-_compilations = {"forward": 0, "trace": 0, "gradients": 0, "forward_cached": 0}
+#: Programs that take less than this many seconds to compile are not kept on disk, unless a process says otherwise.
+KEPT_FROM = 1.0
+
+
+class Program(NamedTuple):
+    """What a compiled program is for; ``capacity`` is that of a cache, None without one."""
+
+    path: str
+    steps: Steps
+    dtype: str
+    shape: tuple[int, ...]
+    capacity: int | None
+
+
+_programs: Counter[Program] = Counter()
 _since_cleared = 0
 
 
@@ -77,9 +107,17 @@ def compile_once(function: Callable[Given, Result]) -> Callable[Given, Result]:
     return compiled
 
 
+def programs() -> Counter[Program]:
+    """Return program -> how often it was compiled in this process: once, unless `clear_caches` came between."""
+    return _programs.copy()
+
+
 def compilations() -> dict[str, int]:
-    """Return function name -> how often it was compiled in this process."""
-    return dict(_compilations)
+    """Return function name -> how many of its programs were compiled in this process."""
+    counts = dict.fromkeys(("forward", "trace", "gradients", "forward_cached"), 0)
+    for program, times in _programs.items():
+        counts[program.path] += times
+    return counts
 
 
 def clear_caches() -> None:
@@ -94,27 +132,45 @@ def precise() -> AbstractContextManager[object]:
     if _since_cleared >= MAX_COMPILED:
         clear_caches()
     allowed: AbstractContextManager[object] = _enable_x64(True)
-    return allowed
+    return _keeping(allowed) if _keeps_too_little() else allowed
 
 
-def _count(name: str) -> None:
+def _keeps_too_little() -> bool:
+    """Whether the process keeps compiled programs on disk, and has not said from how many seconds on."""
+    settings: Any = jax.config
+    return bool(settings.jax_compilation_cache_dir) and settings.jax_persistent_cache_min_compile_time_secs == KEPT_FROM
+
+
+@contextlib.contextmanager
+def _keeping(inner: AbstractContextManager[object]) -> Iterator[None]:
+    """Enter a context in which every program is kept on disk, however quickly it was compiled."""
+    name = "jax_persistent_cache_min_compile_time_secs"
+    jax.config.update(name, 0.0)  # type: ignore[no-untyped-call]
+    try:
+        with inner:
+            yield
+    finally:
+        jax.config.update(name, KEPT_FROM)  # type: ignore[no-untyped-call]
+
+
+def _count(path: str, steps: Steps, x: jax.Array, capacity: int | None = None) -> None:
     """Count a compilation: the body of a jitted function runs once for each."""
     global _since_cleared
-    _compilations[name] += 1
+    _programs[Program(path, steps, str(x.dtype), x.shape, capacity)] += 1
     _since_cleared += 1
 
 
 @compile_once
 def forward(steps: Steps, parameters: Parameters, x: jax.Array, offset: jax.Array) -> jax.Array:
     """Return the output [B, T, d_model] of x [B, T, d_model]; offset is an int32 scalar."""
-    _count("forward")
+    _count("forward", steps, x)
     return steps.block(parameters, x, offset)[0]["output"]
 
 
 @compile_once
 def trace(steps: Steps, parameters: Parameters, x: jax.Array, offset: jax.Array) -> Stages:
     """Return every stage of x."""
-    _count("trace")
+    _count("trace", steps, x)
     return steps.block(parameters, x, offset)[0]
 
 
@@ -123,7 +179,7 @@ def gradients(
     steps: Steps, parameters: Parameters, x: jax.Array, cotangent: jax.Array, offset: jax.Array
 ) -> tuple[Parameters, jax.Array]:
     """Return the gradients of sum(output * cotangent): those of the parameters, and that of x."""
-    _count("gradients")
+    _count("gradients", steps, x)
 
     def output(parameters: Parameters, x: jax.Array) -> jax.Array:
         return steps.block(parameters, x, offset)[0]["output"]
@@ -143,7 +199,7 @@ def forward_cached(
     once for each number of tokens, the first one too, and generation one token at a time once a capacity. Buffers are
     copied, not donated: one that grows cannot be.
     """
-    _count("forward_cached")
+    _count("forward_cached", steps, x, capacity)
     if (more := capacity - cache.key.shape[2]) > 0:
         room = ((0, 0), (0, 0), (0, more), (0, 0))
         cache = KeyValues(jnp.pad(cache.key, room), jnp.pad(cache.value, room), cache.length)
