@@ -54,7 +54,8 @@ def assign(
                 world = world.replace(cotangent=_fitted(world.cotangent, new.shape))
         else:
             world = _with_parameters(world, assignment, scope, tolerance, salt * 64 + number)
-    _check(world, assignments)
+    if assignments:
+        _check(world, assignments)
     return world
 
 
@@ -148,7 +149,7 @@ def _fitted(cotangent: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def _check(world: World, assignments: tuple[Assignment, ...]) -> None:
     wanted = parameter_shapes(world.config)
     missing = {name: shape for name, shape in wanted.items() if name not in world.parameters}
-    place = assignments[0].place if assignments else None
+    place = assignments[0].place
     if missing:
         raise BlocklawsError(
             f"{place}: the changed config needs parameters that the world does not have: {', '.join(missing)}"

@@ -8,9 +8,11 @@ what the invariants judge.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
 import traceback
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,9 +99,17 @@ def to_array(value: Any, call: str) -> np.ndarray:
 
 
 def takes_offset(forward: Any) -> bool:
-    """Return whether a ``forward`` can be called with ``position_offset``."""
+    """Return whether ``forward(x, position_offset=0)`` is a call that its signature allows."""
+    if isinstance(forward, types.MethodType) and isinstance(forward.__func__, types.FunctionType):
+        return _allows(forward.__func__, None, None)
+    return _allows.__wrapped__(forward, None)
+
+
+@functools.lru_cache(maxsize=256)
+def _allows(function: Any, *positional: None) -> bool:
+    """Return whether a function takes a position offset; it is read from each function once."""
     try:
-        inspect.signature(forward).bind(None, position_offset=0)
+        inspect.signature(function).bind(*positional, position_offset=0)
     except TypeError:
         return False
     except ValueError:

@@ -6,6 +6,8 @@ shapes are the contract that other people's adapters depend on. Must not import 
 
 from __future__ import annotations
 
+import functools
+
 from blocklaws.config import BlockConfig
 
 __all__ = [
@@ -79,8 +81,15 @@ def parameter_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
     A layer norm has a gain and a bias, an rms norm a gain; ``config.bias`` gives biases to the four attention
     projections and to up and down of a feed-forward without a gate.
     """
-    model, inner = config.d_model, config.d_ff
     queries, keys = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
+    return dict(_shapes(config.norm, config.gated, config.bias, config.d_model, queries, keys, config.d_ff))
+
+
+@functools.lru_cache(maxsize=1024)
+def _shapes(
+    norm: str, gated: bool, bias: bool, model: int, queries: int, keys: int, inner: int
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return (name, shape) of every parameter; asked several times an example, of few kinds of block."""
     shapes: dict[str, tuple[int, ...]] = {
         "attention_norm.gain": (model,),
         "attention_norm.bias": (model,),
@@ -101,15 +110,15 @@ def parameter_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
         "feed_forward.down_bias": (model,),
     }
     absent = set()
-    if config.norm == "rms":
+    if norm == "rms":
         absent |= {"attention_norm.bias", "feed_forward_norm.bias"}
-    if config.gated:
+    if gated:
         absent |= {"feed_forward.up_bias", "feed_forward.down_bias"}
     else:
         absent.add("feed_forward.gate")
-    if not config.bias:
+    if not bias:
         absent |= {name for name in shapes if name.endswith("_bias")}
-    return {name: shape for name, shape in shapes.items() if name not in absent}
+    return tuple((name, shape) for name, shape in shapes.items() if name not in absent)
 
 
 def parameter_count(config: BlockConfig) -> int:

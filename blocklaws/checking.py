@@ -13,8 +13,9 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from blocklaws.abilities import Abilities
 from blocklaws.specification import BlockKind, Clause, Invariant, Profile, Sizes, Specification, Tolerance
-from blocklaws.subjects import Abilities, Subject
+from blocklaws.subjects import Subject
 from blocklaws.worlds import Example, Recipe, World, adapted_menu, make_world
 
 if TYPE_CHECKING:

@@ -114,4 +114,4 @@ class BlockConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain data, in their order."""
-        return dataclasses.asdict(self)
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
+from blocklaws.abilities import Abilities
 from blocklaws.discovery import find_subjects
 from blocklaws.errors import BlocklawsError
 from blocklaws.kill_results import Kill, Matrix, Plan, Row
@@ -19,7 +20,7 @@ from blocklaws.planning import Choice, plan
 from blocklaws.running import run_cases
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Fault, Invariant, Specification
-from blocklaws.subjects import Abilities, Subject
+from blocklaws.subjects import Subject
 from blocklaws.worlds import World
 
 __all__ = ["Matrix", "Plan", "measure", "run_faults", "units"]

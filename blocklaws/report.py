@@ -63,6 +63,8 @@ class CaseResult:
     device: str = ""
     isolate: bool = False
     """Whether the backend ran in a process of its own; a replay must do the same."""
+    compilations: int = dataclasses.field(default=0, compare=False)
+    """How many programs the backend compiled meanwhile: like the time, it depends on what the process did before."""
 
     @property
     def name(self) -> str:
@@ -92,6 +94,7 @@ class CaseResult:
         data = dataclasses.asdict(self)
         data["max_error"] = _json_number(self.max_error)
         data["seconds"] = round(self.seconds, 4)
+        del data["compilations"]
         return {**data, "id": self.id if self.counterexample is not None else "", "replay": self.replay}
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,9 @@ def run_case(case: Case, property: Property, spec_file: str = "") -> list[CaseRe
     with warnings.catch_warnings():
         # A verdict must not depend on the caller's filters: under `-W error` an overflow would raise inside the block.
         warnings.simplefilter("ignore")
-        return _run_case(case, property, spec_file)
+        before = case.subject.compilations()
+        first, *others = _run_case(case, property, spec_file)
+        return [dataclasses.replace(first, compilations=case.subject.compilations() - before), *others]
 
 
 def _run_case(case: Case, property: Property, spec_file: str) -> list[CaseResult]:
@@ -255,6 +258,9 @@ def make_report(
 ) -> Report:
     """Return the report of finished cases."""
     sources = [shown_place(source) for source in spec.sources]
+    compiled = Counter[str]()
+    for result in results:
+        compiled[result.backend] += result.compilations
     return Report(
         version=blocklaws.__version__,
         spec={"sha256": spec.sha256, "sources": sources, "invariants": len(spec.invariants)},
@@ -262,7 +268,8 @@ def make_report(
         profile=choice.profile,
         backends=tuple(
             {"name": subject.name, "label": subject.label, "dtypes": list(subject.dtypes), "device": subject.device,
-             "deterministic": subject.deterministic}
+             "deterministic": subject.deterministic,
+             **({"compilations": compiled[subject.name]} if compiled[subject.name] else {})}
             for subject in subjects
         ),
         cases=tuple(results),

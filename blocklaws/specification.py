@@ -7,6 +7,7 @@ Must not: read files, import NumPy, or know a framework.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +58,16 @@ class BlockKind:
     place: Place
 
     def config(self, sizes: Sizes) -> BlockConfig:
-        """Return the config of this kind with the given sizes."""
-        chosen = dataclasses.asdict(sizes)
-        del chosen["B"], chosen["T"]
-        return BlockConfig(block=self.name, **chosen, **self.choices)
+        """Return the config of this kind with the given sizes; it is checked once, and the same object after that."""
+        if sizes not in self._configs:
+            chosen = dataclasses.asdict(sizes)
+            del chosen["B"], chosen["T"]
+            self._configs[sizes] = BlockConfig(block=self.name, **chosen, **self.choices)
+        return self._configs[sizes]
+
+    @functools.cached_property
+    def _configs(self) -> dict[Sizes, BlockConfig]:
+        return {}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,50 +6,21 @@ reported as its own mistake. Must not: take an attribute of a backend for what t
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from blocklaws.abilities import Abilities
 from blocklaws.built import BlockRaised, Built, FunctionBlock, raised, takes_offset
 from blocklaws.canonical import DTYPES, PARAMETER_NAMES, STAGES
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, did_you_mean, missing_module
 from blocklaws.worlds import World
 
-__all__ = ["Abilities", "Subject"]
+__all__ = ["Subject"]
 
 _MULTIPLES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
-
-
-@dataclasses.dataclass(frozen=True)
-class Abilities:
-    """What a block of one kind can do, found by calling it once on the smallest world.
-
-    Attributes:
-        shown: capabilities by name, and what a trace and gradients give: ``trace:query``, ``gradients:input`` ...
-        offsets: whether it takes a position offset.
-        cannot: the backend's own words for why it cannot show something, by its name.
-    """
-
-    shown: frozenset[str]
-    offsets: bool
-    cannot: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def missing(self, needs: frozenset[str]) -> str:
-        """Say what of ``needs`` the block cannot show; empty when nothing is missing."""
-        lacking = needs - self.shown
-        if methods := sorted(need for need in lacking if ":" not in need):
-            return self._with_reasons(f"the block has no {' and no '.join(methods)}", methods)
-        sentences = []
-        for method, verb in (("trace", "does not show"), ("gradients", "does not give")):
-            if names := sorted(need.partition(":")[2] for need in lacking if need.startswith(f"{method}:")):
-                sentences.append(self._with_reasons(f"{method} {verb} {', '.join(names)}", names))
-        return "; ".join(sentences)
-
-    def _with_reasons(self, sentence: str, names: Sequence[str]) -> str:
-        reasons = dict.fromkeys(self.cannot[name] for name in names if name in self.cannot)
-        return f"{sentence} ({'; '.join(reasons)})" if reasons else sentence
 
 
 class Subject:
@@ -98,6 +69,7 @@ class Subject:
         self.isolated = getattr(backend, "isolated", False) is True
         self.cannot = self._cannot()
         self._abilities: dict[tuple[str, str], Abilities | BlockRaised] = {}
+        self._refusals: dict[BlockConfig, str | None] = {}
 
     def _check_function(self) -> None:
         try:
@@ -171,6 +143,15 @@ class Subject:
         """The faults of the spec that the backend can express; built-in backends have some."""
         return tuple(getattr(self.backend, "faults", ()))
 
+    def compilations(self) -> int:
+        """Return how many programs the backend has compiled in this process; 0 where it does not count them."""
+        count = getattr(self.backend, "compilations", None)
+        try:
+            found = count() if callable(count) else 0
+        except Exception:  # a number that is shown, and decides nothing
+            found = 0
+        return found if isinstance(found, int) else 0
+
     def with_fault(self, fault: str) -> Subject:
         """Return the backend with one fault planted in it."""
         return Subject(self.backend.with_fault(fault), self.label)
@@ -188,11 +169,16 @@ class Subject:
         return Subject(self.backend.with_device(device), self.label)
 
     def refusal(self, config: BlockConfig) -> str | None:
-        """Return why the backend does not support a config, or None when it does."""
+        """Return why the backend does not support a config, or None when it does; it is asked once for each config."""
+        if config not in self._refusals:
+            self._refusals[config] = self._asked(config)
+        return self._refusals[config]
+
+    def _asked(self, config: BlockConfig) -> str | None:
         if not hasattr(self.backend, "supports"):
             return None
         try:
-            answer = self.backend.supports(config)
+            answer = self.backend.supports(copy.copy(config))
         except BaseException as error:
             raise raised("supports", error) from None
         if answer is None or isinstance(answer, str):
@@ -204,6 +190,8 @@ class Subject:
 
     def misfit(self, world: World) -> str | None:
         """Return which size of a world the backend's ``multiples`` do not divide, or None when all fit."""
+        if not self.multiples:
+            return None
         batch, tokens, _ = world.input.shape
         sizes = {**world.config.as_dict(), "B": batch, "T": tokens}
         for name, multiple in self.multiples.items():
@@ -251,12 +239,13 @@ class Subject:
         return Abilities(frozenset(shown), not built.at_offset_zero_only, self.cannot)
 
     def build(self, world: World) -> Built:
-        """Build the block of a world from copies of its parameters."""
+        """Build the block of a world from copies of its config and its parameters."""
+        config = copy.copy(world.config)
         parameters = {name: value.copy() for name, value in world.parameters.items()}
         if self.is_function:
-            return Built(FunctionBlock(self.backend, parameters, world.config), parameters, at_offset_zero_only=True)
+            return Built(FunctionBlock(self.backend, parameters, config), parameters, at_offset_zero_only=True)
         try:
-            block = self.backend.build(world.config, parameters, world.dtype)
+            block = self.backend.build(config, parameters, world.dtype)
         except BackendError:
             raise  # a mapping that does not fit its layer: nothing of it can be used
         except ModuleNotFoundError as error:

@@ -229,7 +229,12 @@ class Terminal:
         if not self.quiet or report.failures:
             self.line()
         seconds = time.perf_counter() - self._begin
-        self.line(f"{_count(len(report.cases), 'case')}: {counts}{expected}, in {seconds:.1f} s")
+        compiled = "".join(
+            f"; {backend['name']} compiled {_count(backend['compilations'], 'program')}"
+            for backend in report.backends
+            if "compilations" in backend
+        )
+        self.line(f"{_count(len(report.cases), 'case')}: {counts}{expected}, in {seconds:.1f} s{compiled}")
         why = "a known failure is stale" if status == 1 and not report.failures else STATUS[status]
         if not_run:
             why += f"; {_count(not_run, 'more case')} would have been looked at"

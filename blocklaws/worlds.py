@@ -8,7 +8,7 @@ strategies cost twelve times more and make a third of the inputs constant. Must 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -18,7 +18,7 @@ from blocklaws.canonical import parameter_shapes
 from blocklaws.config import BlockConfig
 from blocklaws.specification import BlockKind, Sizes
 
-__all__ = ["Example", "Recipe", "World", "adapted_menu", "as_dtype", "fill", "make_world"]
+__all__ = ["Example", "Recipe", "World", "adapted_menu", "as_dtype", "few_lengths", "fill", "make_world"]
 
 _DTYPES: Mapping[str, Any] = {
     "float64": np.float64,
@@ -143,6 +143,14 @@ def adapted_menu(menu: tuple[Sizes, ...], multiples: Mapping[str, int]) -> tuple
         # A truncated input must have an admissible length too, so there has to be one twice as long.
         adapted.append(dataclasses.replace(adapted[0], T=2 * multiples["T"]))
     return tuple(dict.fromkeys(adapted))
+
+
+def few_lengths(lengths: Sequence[int]) -> list[int]:
+    """Return the middle and the last of some numbers of tokens.
+
+    Each is a shape of its own to a backend that compiles: these stand for all, wherever tokens are cut off.
+    """
+    return sorted({lengths[(len(lengths) - 1) // 2], lengths[-1]}) if lengths else []
 
 
 def make_world(kind: BlockKind, recipe: Recipe, dtype: str) -> World:

@@ -9,7 +9,7 @@ Must not: compile anything new for the backend; all blocks of a stack have one c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from blocklaws.expressions import Vocabulary, calibrated, differs, identical, ju
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, same
 from blocklaws.subjects import Subject
-from blocklaws.worlds import World, as_dtype, fill
+from blocklaws.worlds import World, as_dtype, few_lengths, fill
 
 __all__ = ["LAWS", "Stack", "StacksProperty"]
 
@@ -116,7 +116,7 @@ def _noise(case: Case, stack: Stack, compute: Callable[[Stack, str], np.ndarray]
 def _prefix(case: Case, stack: Stack) -> Examination:
     """Changing the tokens from p on changes no row before p, through all blocks."""
     world = stack.worlds[0]
-    p = _cut(case, world, step=1)
+    p = _cut(world, range(1, world.input.shape[1]))
     changed = world.input.copy()
     changed[:, p:] = fill(world, "input", "fresh", 1)[:, p:]
     before, after = stack.forward(world.input), stack.forward(changed)
@@ -129,7 +129,8 @@ def _prefix(case: Case, stack: Stack) -> Examination:
 def _truncation(case: Case, stack: Stack) -> Examination:
     """The first tokens alone give the rows that they give with the others behind them."""
     world = stack.worlds[0]
-    p = _cut(case, world, step=case.subject.multiples.get("T", 1))
+    step = case.subject.multiples.get("T", 1)
+    p = _cut(world, few_lengths(range(step, world.input.shape[1], step)))
     whole, part = stack.forward(world.input)[:, :p], stack.forward(world.input[:, :p])
     _, noise = _noise(case, stack, lambda oracle, dtype: oracle.forward(world.input.astype(as_dtype(dtype)))[:, :p])
     want = whole.astype(np.float64)
@@ -137,9 +138,8 @@ def _truncation(case: Case, stack: Stack) -> Examination:
     return Examination()
 
 
-def _cut(case: Case, world: World, step: int) -> int:
-    """Choose 1 <= p < T by the world's seed, a multiple of ``step``."""
-    choices = range(step, world.input.shape[1], step)
+def _cut(world: World, choices: Sequence[int]) -> int:
+    """Choose where to cut the tokens by the world's seed."""
     if not choices:
         raise Unavailable("there are too few tokens to cut")
     return choices[world.recipe.seed % len(choices)]

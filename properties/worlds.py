@@ -7,7 +7,7 @@ drawn).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from blocklaws.checking import Case
 from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import evaluate
 from blocklaws.specification import Pick, Sizes
-from blocklaws.worlds import Example, Recipe
+from blocklaws.worlds import Example, Recipe, few_lengths
 
 __all__ = ["admissible_sizes", "examples"]
 
@@ -65,10 +65,8 @@ def _range(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> li
         raise BlocklawsError(f"{pick.place}: the range {low} .. {high} is longer than a million")
     if not _changes_length(case):
         return list(range(low, high + 1))
-    # Each length is a shape of its own to a backend that compiles: the middle and the end stand for all.
     step = case.subject.multiples.get("T", 1)
-    lengths = [value for value in range(low, high + 1) if value % step == 0]
-    return sorted({lengths[(len(lengths) - 1) // 2], lengths[-1]}) if lengths else []
+    return few_lengths([value for value in range(low, high + 1) if value % step == 0])
 
 
 def _changes_length(case: Case) -> bool:
@@ -81,47 +79,77 @@ def _changes_length(case: Case) -> bool:
     )
 
 
-def _draw_pick(draw: st.DrawFn, case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> Any:
-    if pick.choices:
-        return draw(st.sampled_from(pick.choices))
-    if pick.arrangement is None:
-        return draw(st.sampled_from(_range(case, sizes, pick, picks)))
-    assert pick.high is not None
-    count = int(evaluate(pick.high, _scope(case, sizes, picks), case.tolerance))
-    if not 1 <= count <= _LONGEST:
-        raise BlocklawsError(f"{pick.place}: {pick.arrangement} of {count}, but must be of 1 to {_LONGEST:,}")
-    if pick.arrangement == "permutation":
-        return list(draw(st.permutations(range(count))))
-    return _partition(draw, count, case.subject.multiples.get("T", 1))
+def _partitions(count: int, step: int) -> list[list[int]]:
+    """Return ways to split a count into consecutive parts: single steps, one prefill and single steps, or a few chunks.
 
-
-def _partition(draw: st.DrawFn, count: int, step: int) -> list[int]:
-    """Split a count into consecutive parts: single steps, one prefill and single steps, or a few chunks.
-
-    The lengths are few (1, a half, all but a few), because each is a shape of its own to a backend that compiles.
+    The lengths are few (1, a half, all but one, all), because each is a shape of its own to a backend that compiles.
     """
     units = count // step
     half = units // 2
-    splits = [[units], [units - 1, 1], [half, units - half]]
+    splits = [[units], [units - 1, 1]]
     if units <= 3:
-        splits.append([1] * units)
+        splits += [[half, units - half], [1] * units]
     else:
-        # Three chunks: what only the one before last holds is lost by a cache that keeps one.
-        splits.append([half, units - half - 1, 1])
-    chosen = draw(st.sampled_from([[part for part in split if part > 0] for split in splits]))
-    return [part * step for part in chosen]
+        # Three chunks: what only the one before last holds is lost by a cache that keeps one. Chunks of several tokens
+        # come first, in the middle and last.
+        splits += [[half, units - half - 1, 1], [1, half, units - half - 1]]
+    return [[part * step for part in split if part > 0] for split in splits]
+
+
+class _Strategies:
+    """What the examples of one case are drawn from, each made once: a strategy costs more to make than to draw from."""
+
+    def __init__(self, case: Case, sizes: tuple[Sizes, ...]) -> None:
+        self._case = case
+        self._made: dict[tuple[Any, ...], st.SearchStrategy[Any]] = {}
+        self.sizes = st.sampled_from(sizes)
+        self.patterns = st.sampled_from([name for name in case.invariant.worlds for _ in range(_WEIGHTS[name])])
+        self.seeds = st.integers(0, 2**32 - 1)
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def position_offset(self, sizes: Sizes) -> st.SearchStrategy[int]:
+        """Return offsets near and far, zero the most often."""
+        last = self._case.kind.config(sizes).max_positions - sizes.T
+        return self._once(("", sizes), lambda: st.sampled_from((0, 0, 1, min(5, last), min(100, last), last)))
+
+    def pick(self, pick: Pick, sizes: Sizes, picks: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+        """Return the values of a pick in a world of some sizes, after the picks before it."""
+        ends = [end for end in (pick.low, pick.high) if end is not None]
+        earlier = {path[0] for end in ends for path in end.columns} & set(picks)
+        key = (pick.name, sizes, *(str(picks[name]) for name in sorted(earlier)))
+        return self._once(key, lambda: self._of_pick(pick, sizes, picks))
+
+    def _of_pick(self, pick: Pick, sizes: Sizes, picks: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+        case = self._case
+        if pick.choices:
+            return st.sampled_from(pick.choices)
+        if pick.arrangement is None:
+            return st.sampled_from(_range(case, sizes, pick, picks))
+        assert pick.high is not None
+        count = int(evaluate(pick.high, _scope(case, sizes, picks), case.tolerance))
+        if not 1 <= count <= _LONGEST:
+            raise BlocklawsError(f"{pick.place}: {pick.arrangement} of {count}, but must be of 1 to {_LONGEST:,}")
+        if pick.arrangement == "permutation":
+            return st.permutations(range(count))
+        return st.sampled_from(_partitions(count, case.subject.multiples.get("T", 1))).map(list)
 
 
 @st.composite
-def examples(draw: st.DrawFn, case: Case, sizes: tuple[Sizes, ...], offsets: bool) -> Example:
-    """Draw an example of a case; shrinks towards the smallest sizes, small integers, seed 0 and offset 0."""
-    chosen = draw(st.sampled_from(sizes))
-    patterns = [pattern for pattern in case.invariant.worlds for _ in range(_WEIGHTS[pattern])]
-    pattern = draw(st.sampled_from(patterns))
-    seed = draw(st.integers(0, 2**32 - 1))
-    last = case.kind.config(chosen).max_positions - chosen.T
-    offset = draw(st.sampled_from((0, 0, 1, min(5, last), min(100, last), last))) if offsets else 0
+def _example(draw: st.DrawFn, strategies: _Strategies, case: Case, offsets: bool) -> Example:
+    sizes = draw(strategies.sizes)
+    pattern = draw(strategies.patterns)
+    seed = draw(strategies.seeds)
+    offset = draw(strategies.position_offset(sizes)) if offsets else 0
     picks: dict[str, Any] = {}
     for pick in case.invariant.picks:
-        picks[pick.name] = _draw_pick(draw, case, chosen, pick, picks)
-    return Example(Recipe(chosen, pattern, seed, offset), picks)
+        picks[pick.name] = draw(strategies.pick(pick, sizes, picks))
+    return Example(Recipe(sizes, pattern, seed, offset), picks)
+
+
+def examples(case: Case, sizes: tuple[Sizes, ...], offsets: bool) -> st.SearchStrategy[Example]:
+    """Draw an example of a case; shrinks towards the smallest sizes, small integers, seed 0 and offset 0."""
+    return _example(_Strategies(case, sizes), case, offsets)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (gives NumPy the name bfloat16)
@@ -234,8 +237,9 @@ class TestCache:
 
     @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
     @pytest.mark.parametrize("kind", ["llama-gqa", "original"])
-    def test_chunks_equal_the_whole(self, kind: str, dtype: str) -> None:
-        """Fails if positions, the mask or the growth of the cache (past 16 slots) go wrong between chunks."""
+    def test_chunks_equal_the_whole(self, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Fails if positions, the mask or the growth of the cache (here past 16 slots) go wrong between chunks."""
+        monkeypatch.setattr("blocklaws.backends.on_jax.block.SMALLEST_CACHE", 16)
         block, x = built(kind, dtype), drawn_input(LLAMA, 2, 19, 0, dtype)
         outputs, cache = [], None
         for chunk in (x[:, :2], x[:, 2:3], x[:, 3:17], x[:, 17:]):
@@ -300,8 +304,16 @@ class TestRefusals:
     def test_device(self) -> None:
         """Fails if a device that JAX does not have gives anything but a BackendError in words."""
         x = drawn_input(LLAMA, 2, 3, 0)
+        import jax
+
         on_cpu = BACKEND.with_device("cpu").build(LLAMA, drawn_parameters(LLAMA, 0), "float64")
+        # A device that was asked for gets the parameters; where none was, a CPU reads them where they are.
+        assert all(isinstance(value, jax.Array) for value in on_cpu.operands.values())
+        assert all(value.dtype == np.float64 for value in on_cpu.operands.values())
         np.testing.assert_allclose(on_cpu.forward(x), built("llama").forward(x), rtol=1e-9, atol=1e-9)
+        y, cache = on_cpu.forward_cached(x[:, :2], None)
+        last, _ = on_cpu.forward_cached(x[:, 2:], cache)
+        np.testing.assert_allclose(np.concatenate([y, last], 1), on_cpu.forward(x), rtol=1e-9, atol=1e-9)
         for name in ("abacus", "cpu:99", "cpu:x"):
             with pytest.raises(BackendError, match=re.escape(f"has no device {name!r} here")):
                 BACKEND.with_device(name)
@@ -392,13 +404,65 @@ class TestManners:
             for _ in range(5):
                 _, cache = block.forward_cached(x, cache)
         after = compiled.compilations()
-        # The first chunk starts from no cache, a shape of its own.
+        # The first chunk finds an empty cache of the shape that the later ones find.
         assert {name: after[name] - before[name] for name in after} == {
             "forward": 1,
             "trace": 1,
             "gradients": 1,
-            "forward_cached": 2,
+            "forward_cached": 1,
         }
+
+    def test_programs_of_a_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Fails if a run compiles anything twice, or for other shapes than those of the menu and few beside them."""
+        import blocklaws
+        from blocklaws.backends.on_jax import compiled
+
+        monkeypatch.setattr(compiled, "MAX_COMPILED", 10**9)
+        compiled.clear_caches()
+        before = compiled.programs()
+        report = blocklaws.verify("jax", blocks=["llama"], dtypes=["float32"], profile="quick")
+        made = compiled.programs() - before
+        assert report.summary["holds"] == len(report.cases)
+        assert set(made.values()) == {1}
+        assert report.backends[0]["compilations"] == len(made)
+        paths = Counter(program.path for program in made)
+        # The seven shapes of the menu. A trace: of a printed example, and of two other epsilons at three tokens.
+        # Forward: of one sequence, of a part of the tokens, of no sequence, of two printed examples, and of four other
+        # configs at one number of tokens. A cache: chunks of all tokens, of all but one, of half, of one.
+        bounds = {"forward": 7 + 21, "trace": 7 + 3, "gradients": 7, "forward_cached": 18}
+        assert {path: count for path, count in paths.items() if count > bounds[path]} == {}, sorted(made)
+
+    @pytest.mark.parametrize(("seconds", "kept"), [(None, True), ("0", True), ("600", False)])
+    def test_programs_on_disk(self, tmp_path: Path, seconds: str | None, kept: bool) -> None:
+        """Fails if programs are not kept where the process keeps its own, or a limit that it has set is passed over."""
+        environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
+        environment.pop("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", None)
+        if seconds is not None:
+            environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = seconds
+        probe = (
+            "import jax, sys; sys.path.insert(0, sys.argv[1]); import test_on_jax as tests; found = []; "
+            "jax.monitoring.register_event_listener(lambda event, **more: found.append(event)); "
+            "before = jax.config.jax_persistent_cache_min_compile_time_secs; "
+            "tests.built('llama').forward(tests.drawn_input(tests.LLAMA, 2, 3, 0)); "
+            "assert jax.config.jax_persistent_cache_min_compile_time_secs == before; "
+            "print(found.count('/jax/compilation_cache/cache_hits'))"
+        )
+        for hits in (0, int(kept)):
+            done = subprocess.run(
+                [sys.executable, "-c", probe, str(Path(__file__).parent)],
+                capture_output=True, text=True, env=environment, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert (int(done.stdout) > 0) == bool(hits)
+        assert any("forward" in file.name for file in tmp_path.iterdir()) == kept
+
+    def test_unknown_compiler_options(self) -> None:
+        """Fails if an option that this version of XLA does not know is handed to it, which would refuse to compile."""
+        from blocklaws.backends.on_jax import compiled
+
+        assert compiled.accepted(compiled.COMPILER_OPTIONS) == compiled.COMPILER_OPTIONS
+        known = {"xla_backend_optimization_level": 0}
+        assert compiled.accepted({**known, "xla_no_such_option": 1}) == known
 
     def test_caches_are_cleared(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Fails if compiled programs pile up without bound, which exhausts the memory maps of a process."""

@@ -1,14 +1,14 @@
 """A built block: NumPy in, NumPy out, around the compiled functions.
 
-Must hold: parameters go to the device once, when the block is built; a call sends its input and fetches its result, no
-more. Must hold: what the caller gave is never modified, and what it gets shares memory with nothing (JAX may hand out
-views of its own buffers, or of its inputs, on a CPU).
+Must hold: parameters go to the device once, when the block is built (on the CPU they stay where they are); a call sends
+its input and fetches its result, no more. Must hold: what the caller gave is never modified, and what it gets shares
+memory with nothing (JAX may hand out views of its own buffers, or of its inputs, on a CPU).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import numpy as np
@@ -22,8 +22,10 @@ from blocklaws.config import BlockConfig
 
 __all__ = ["Cache", "JaxBlock"]
 
-#: The slots of the smallest cache: enough that short generations compile once.
-SMALLEST_CACHE = 16
+Placed = TypeVar("Placed")
+
+#: The slots of the smallest cache: enough that short generations never grow theirs, which would compile anew.
+SMALLEST_CACHE = 128
 
 
 class Cache:
@@ -83,10 +85,8 @@ class JaxBlock:
         self.steps = self.steps_class(config.replace(block=""))
         self.config = config
         self.dtype = refusals.checked_dtype(dtype, self.dtypes)
-        with compiled.precise():
-            self.operands: dict[str, jax.Array] = jax.device_put(
-                refusals.checked_parameters(config, parameters, self.dtype), device
-            )
+        self.device = device
+        self.operands: dict[str, Any] = self.placed(refusals.checked_parameters(config, parameters, self.dtype))
 
     def forward(self, x: Any, position_offset: int = 0) -> Array:
         """Return the output [B, T, d_model] of x [B, T, d_model].
@@ -102,8 +102,8 @@ class JaxBlock:
         """Return stage -> array, in the order of the computation; refusals as for `forward`."""
         x, offset = self.arguments(x, position_offset)
         with compiled.precise():
-            stages = jax.device_get(compiled.trace(self.steps, self.operands, x, offset))
-        return {stage: np.array(stages[stage]) for stage in STAGES if stage in stages}
+            stages = compiled.trace(self.steps, self.operands, x, offset)
+            return {stage: np.array(stages[stage]) for stage in STAGES if stage in stages}
 
     def gradients(self, x: Any, cotangent: Any, position_offset: int = 0) -> dict[str, Array]:
         """Return the gradients of sum(output * cotangent): "input", then the parameters in order.
@@ -114,9 +114,8 @@ class JaxBlock:
         x, offset = self.arguments(x, position_offset)
         cotangent = refusals.checked_cotangent(x, cotangent)
         with compiled.precise():
-            found = jax.device_get(compiled.gradients(self.steps, self.operands, x, cotangent, offset))
-        of_parameters, of_input = found
-        return {"input": np.array(of_input)} | {name: np.array(of_parameters[name]) for name in self.names()}
+            of_parameters, of_input = compiled.gradients(self.steps, self.operands, x, cotangent, offset)
+            return {"input": np.array(of_input)} | {name: np.array(of_parameters[name]) for name in self.names()}
 
     def parameters(self) -> dict[str, Array]:
         """Return name -> array in canonical order, each with storage of its own."""
@@ -135,10 +134,10 @@ class JaxBlock:
         length = 0 if cache is None else cache.length
         x, offset = self.arguments(x, length)
         batch, tokens, _ = x.shape
-        key_values = None if cache is None else cache.take(self, batch)
-        held = 0 if key_values is None else key_values.key.shape[2]
-        capacity = max(held, self.capacity(length + tokens))
+        capacity = self.capacity(length + tokens)
         with compiled.precise():
+            key_values = self.empty_cache(batch, capacity) if cache is None else cache.take(self, batch)
+            capacity = max(capacity, key_values.key.shape[2])
             y, extended = compiled.forward_cached(self.steps, capacity, self.operands, x, key_values, offset)
             return np.array(y), Cache(self, batch, length + tokens, extended)
 
@@ -160,6 +159,23 @@ class JaxBlock:
         x = refusals.checked_input(self.config, x, self.dtype)
         # A typed scalar: a Python int would be another signature, and could be constant-folded.
         return x, np.int32(refusals.checked_offset(self.config, position_offset, x.shape[1]))
+
+    def empty_cache(self, batch: int, capacity: int) -> KeyValues:
+        """Return buffers with nothing in them, on the device of the block: of the kind that every later chunk finds."""
+        empty: Any = np.zeros((batch, self.config.n_kv_heads, capacity, self.config.d_head), self.dtype)
+        length: Any = np.int32(0)
+        return self.placed(KeyValues(empty, empty, length))
+
+    def placed(self, arrays: Placed) -> Placed:
+        """Return arrays on the device of the block; the same ones where that is the CPU on which JAX runs anyway.
+
+        There a compiled function reads NumPy's memory where it is, and to send it costs more than a call.
+        """
+        if self.device is None and jax.default_backend() == "cpu":
+            return arrays
+        with compiled.precise():
+            sent: Placed = jax.device_put(arrays, self.device)
+        return sent
 
     def capacity(self, tokens: int) -> int:
         """Return the slots of a cache for so many tokens: a power of two, to have few shapes to compile."""
