@@ -257,8 +257,12 @@ def schema() -> None:
 @click.option(
     "--claims", "claims_only", is_flag=True, help="Only the invariants that claim a fault (refuted_by): much quicker."
 )
+@click.option("--every", is_flag=True, help="Every invariant on each backend; without it, on the first one only.")
 @click.option("--first-kill", is_flag=True, help="Leave a fault as soon as one invariant has refuted it.")
-@_options(_workers, _json)
+@click.option(
+    "--workers", type=click.IntRange(1, 256), default=None, metavar="N", help="Processes  [default: one for each core]"
+)
+@_options(_json)
 @click.option("--no-progress", is_flag=True, help="Show no live progress.")
 def faults(backends: Sequence[str], **options: Any) -> int:
     """Show the kill matrix: which invariants refute which faults, planted in a built-in backend."""

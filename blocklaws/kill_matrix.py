@@ -16,6 +16,7 @@ from blocklaws.discovery import find_subjects
 from blocklaws.errors import BlocklawsError
 from blocklaws.kill_results import Kill, Matrix, Plan, Row
 from blocklaws.known_failures import KnownFailures
+from blocklaws.parallel import cores, pool
 from blocklaws.planning import Choice, plan
 from blocklaws.running import run_cases
 from blocklaws.spec_reading import load_spec
@@ -28,6 +29,9 @@ __all__ = ["Matrix", "Plan", "measure", "run_faults", "units"]
 # The first of these that backend and fault have meets every invariant: float32, in which blocks are used, shows most
 # faults; the tolerances of low precision hide small ones.
 _PREFERRED_DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+# Starting processes costs more than sharing so many faults saves.
+_FEW = 16
 
 _read_once = functools.cache(load_spec)
 
@@ -43,15 +47,16 @@ def run_faults(
     profile: str = "default",
     seed: int = 0,
     seeds: int = 1,
-    workers: int = 1,
+    workers: int | None = 1,
     claims_only: bool = False,
     first_kill: bool = False,
+    every: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Matrix:
     """Measure the kill matrix of some backends; the arguments are those of `Plan`.
 
     Args:
-        workers: how many processes; each takes one fault at a time.
+        workers: how many processes; each takes one fault at a time. None: one for each core, where the faults are many.
         progress: called after each fault with the number that are done, the number of all, and which it was.
 
     Raises:
@@ -59,7 +64,7 @@ def run_faults(
     """
     plan_ = Plan(
         tuple(dict.fromkeys(backends)), spec, tuple(blocks), tuple(dtypes), tuple(faults), tuple(invariants), profile,
-        seed, seeds, claims_only, first_kill,
+        seed, seeds, claims_only, every, first_kill,
     )  # fmt: skip
     loaded = load_spec(spec)
     for kind, names in (
@@ -113,8 +118,8 @@ def units(plan_: Plan, spec: Specification) -> list[tuple[str, str]]:
 def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Iterator[Row]:
     """Plant one fault in one backend and run it against the invariants, once a seed.
 
-    The first block and dtype meet every invariant; the others meet those that the first could not, and those whose
-    claim to refute this fault has not come true yet.
+    The first block and dtype meet every invariant, where the plan has it so; the others meet those that the first could
+    not, and those whose claim to refute this fault has not come true yet.
     """
     subject = _Planted(find_subjects(label)[0], fault.id)
     places = [
@@ -127,7 +132,7 @@ def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Itera
         and dtype in (plan_.dtypes or spec.tolerances)
     ]
     for seed in range(plan_.seed, plan_.seed + plan_.seeds if places else plan_.seed):
-        left = list(_invariants(plan_, spec, fault))
+        left = list(_invariants(plan_, spec, fault, plan_.meets_every(label)))
         met = False
         for block, dtype in places:
             here = [one for one in left if block in one.blocks and dtype in (one.dtypes or spec.tolerances)]
@@ -160,13 +165,13 @@ class _Planted(Subject):
         return self._right.abilities(world)
 
 
-def _invariants(plan_: Plan, spec: Specification, fault: Fault) -> Iterator[Invariant]:
+def _invariants(plan_: Plan, spec: Specification, fault: Fault, every: bool) -> Iterator[Invariant]:
     for invariant in spec.invariants.values():
         claimed = fault.id in invariant.refuted_by
         if plan_.invariants and invariant.id not in plan_.invariants:
             continue
         # An advisory invariant is off until it is asked for; its claims must be true all the same.
-        if claimed or not (plan_.claims_only or (invariant.advisory and not plan_.invariants)):
+        if claimed or (every and not (invariant.advisory and not plan_.invariants)):
             yield invariant
 
 
@@ -201,13 +206,15 @@ def _row(
     )  # fmt: skip
 
 
-def _each(todo: Sequence[tuple[str, str]], plan_: Plan, spec: Specification, workers: int) -> Iterator[tuple[Row, ...]]:
-    if workers == 1:
+def _each(
+    todo: Sequence[tuple[str, str]], plan_: Plan, spec: Specification, workers: int | None
+) -> Iterator[tuple[Row, ...]]:
+    if workers is None:
+        workers = cores() if len(todo) > _FEW else 1
+    if min(workers, len(todo)) == 1:
         for label, id in todo:
             yield tuple(measure(label, spec.faults[id], plan_, spec))
         return
-    from blocklaws.parallel import pool
-
     with pool(min(workers, len(todo))) as executor:
         yield from executor.map(_measured, todo, [plan_] * len(todo))
 

@@ -50,7 +50,9 @@ def _lines(matrix: Matrix, width: int) -> Iterator[Text]:
 def _heading(matrix: Matrix) -> Iterator[Text]:
     plan = matrix.plan
     seeds = f"seed {plan.seed}" if plan.seeds == 1 else f"seeds {plan.seed} to {plan.seed + plan.seeds - 1}"
-    met = "; a fault meets only the invariants that claim it" if plan.claims_only else ""
+    others = [label for label in plan.backends if not plan.meets_every(label)]
+    where = "" if len(others) == len(plan.backends) else f" on {', '.join(others)}"
+    met = f"; a fault meets only the invariants that claim it{where}" if others else ""
     yield Text(
         f"kill matrix: {_count(len({fault for _, fault in matrix.by_fault}), 'fault')}, "
         f"{_count(len(matrix.tried), 'invariant')}, profile {plan.profile}, {seeds}{met}",

@@ -70,8 +70,18 @@ class Plan:
     seeds: int = 1
     claims_only: bool = False
     """Whether a fault meets only the invariants that claim to refute it: the quick matrix of CI."""
+    every: bool = False
+    """Whether each backend's faults meet every invariant, and not those of the first backend only."""
     first_kill: bool = False
     """Whether a fault is left as soon as one invariant has refuted it: for a backend that compiles each block anew."""
+
+    def meets_every(self, label: str) -> bool:
+        """Whether the faults of a backend meet every invariant, or only those that claim them.
+
+        Who else refutes a mistake is a matter of its mathematics, so one backend's faults tell; that each backend's are
+        refuted, and that the claims are true there, is tried on each.
+        """
+        return not self.claims_only and (self.every or label == self.backends[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,12 +155,16 @@ class Matrix:
     def unearned(self) -> tuple[str, ...]:
         """Reference-free invariants whose every kill is also a kill of another reference-free one: shown, not failed.
 
-        Nothing can be said of it where an invariant did not meet every fault.
+        Told from the first backend's faults; nothing can be said where an invariant did not meet every one of them.
         """
         plan = self.plan
         if plan.claims_only or plan.first_kill or plan.faults or plan.invariants or plan.blocks or plan.dtypes:
             return ()
-        free = {id: self.kills_of(id) for id in self.tried if is_reference_free(self.spec.invariants[id])}
+        kills_here: dict[str, set[str]] = {id: set() for id in self.tried}
+        for row in self.rows:
+            for kill in row.kills if row.backend == self.backends[0] else ():
+                kills_here[kill.invariant].add(row.fault)
+        free = {id: kills for id, kills in kills_here.items() if is_reference_free(self.spec.invariants[id])}
         return tuple(
             id
             for id, kills in free.items()
@@ -290,7 +304,9 @@ class Matrix:
             "localised": {"right": right, "of": total},
             "spec": {"sha256": self.spec.sha256, "sources": list(self.spec.sources)},
             "profile": self.plan.profile, "seed": self.plan.seed, "seeds": self.plan.seeds,
-            "claims_only": self.plan.claims_only, "problems": list(self.problems), "exit_status": self.exit_status,
+            "claims_only": self.plan.claims_only,
+            "met_every_invariant": [label for label in self.plan.backends if self.plan.meets_every(label)],
+            "problems": list(self.problems), "exit_status": self.exit_status,
         }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from blocklaws.report import CaseResult
     from blocklaws.running import Run
 
-__all__ = ["pool", "run_in_parallel"]
+__all__ = ["cores", "pool", "run_in_parallel"]
 
 # One block is far too small to share among threads, and the workers fill the cores.
 _THREADS = (
@@ -37,6 +37,11 @@ _THREADS = (
     "NUMEXPR_NUM_THREADS",
 )
 _XLA = "--xla_cpu_multi_thread_eigen=false"
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_in_parallel(run: Run, workers: int) -> Iterator[tuple[int, list[CaseResult]]]:

@@ -357,7 +357,7 @@ def test_faults_hands_its_options_on(folder: Path, monkeypatch: pytest.MonkeyPat
     done = invoke(
         "faults", "numpy", "--block", "llama", "--dtype", "float32", "--fault", "mask-missing", "--invariant",
         "prefix-invariance", "--profile", "quick", "--seed", "3", "--seeds", "4", "--workers", "2",
-        "--claims", "--first-kill", "--json", "faults.json",
+        "--claims", "--every", "--first-kill", "--json", "faults.json",
     )  # fmt: skip
     assert done.exit_code == 1
     assert "THE MATRIX" in done.stdout
@@ -365,5 +365,5 @@ def test_faults_hands_its_options_on(folder: Path, monkeypatch: pytest.MonkeyPat
     assert called == {
         "backends": ["numpy"], "spec": None, "blocks": ("llama",), "dtypes": ("float32",), "faults": ("mask-missing",),
         "invariants": ("prefix-invariance",), "profile": "quick", "seed": 3, "seeds": 4, "workers": 2,
-        "claims_only": True, "first_kill": True, "progress": None,
+        "claims_only": True, "every": True, "first_kill": True, "progress": None,
     }  # fmt: skip

@@ -117,7 +117,8 @@ def test_every_fault_is_killed_and_every_claim_is_true(
     block anew, so there a fault is left at its first kill; `blocklaws faults jax --claims` tries the other claims.
     """
     first_kill = ["--first-kill"] if backend == "jax" else []
-    done = blocklaws("faults", backend, "--claims", *first_kill, "--json", "m.json", cwd=folder, timeout=1800)
+    asked = ("--claims", *first_kill, "--workers", "1", "--json", "m.json")
+    done = blocklaws("faults", backend, *asked, cwd=folder, timeout=1800)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     data = json.loads((folder / "m.json").read_text(encoding="utf-8"))
     assert data["score"] == 1
@@ -338,6 +339,24 @@ def test_unearned_invariants_are_those_that_another_one_covers() -> None:
     )
     assert Matrix(spec, Plan(("numpy",)), rows).unearned == ("future-weights-are-zero",)
     assert Matrix(spec, Plan(("numpy",), claims_only=True), rows).unearned == ()
+
+
+def _met(matrix: Matrix, backend: str) -> set[str]:
+    return {name for row in matrix.rows if row.backend == backend for name in row.met}
+
+
+def test_the_first_backend_meets_every_invariant_and_the_others_what_claims_them() -> None:
+    """Fails when a second backend's claims are not tried, when it meets everything unasked, or when it is not said."""
+    chosen: dict[str, Any] = {"faults": ["output-bias-missing"], "profile": "quick"}
+    claimed = {one.id for one in load_spec().invariants.values() if "output-bias-missing" in one.refuted_by}
+    matrix = run_faults(["numpy", "torch"], **chosen)
+    assert claimed < _met(matrix, "numpy")
+    assert _met(matrix, "torch") == claimed
+    assert matrix.as_dict()["met_every_invariant"] == ["numpy"]
+    assert "a fault meets only the invariants that claim it on torch" in told(matrix)
+    asked = run_faults(["torch", "numpy"], every=True, **chosen)
+    assert claimed < _met(asked, "torch") == _met(asked, "numpy")
+    assert asked.as_dict()["met_every_invariant"] == ["torch", "numpy"]
 
 
 @pytest.mark.slow
