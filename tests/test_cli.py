@@ -290,7 +290,7 @@ def test_a_new_backend_verifies_at_once(folder: Path) -> None:
     assert {case["block"] for case in cases if case["verdict"] == "holds"} == set(built_in_spec().blocks)
     reasons = {case["reason"] for case in cases if case["verdict"] == "unchecked"}
     assert reasons == {
-        *(f"the block has no {name}" for name in ("gradients", "parameters", "forward_cached")),
+        *(f"the block has no {name}" for name in ("gradients", "parameters", "forward_cached", "forward_by")),
         "the backend does not say that it validates (validates = True)",
     }
 
