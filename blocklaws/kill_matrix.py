@@ -110,13 +110,13 @@ def units(plan_: Plan, spec: Specification) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Iterator[Row]:
+def measure(right: Subject, fault: Fault, plan_: Plan, spec: Specification) -> Iterator[Row]:
     """Plant one fault in one backend and run it against the invariants, once a seed.
 
     The first block and dtype meet every invariant; the others meet those that the first could not, and those whose
     claim to refute this fault has not come true yet.
     """
-    subject = _Planted(find_subjects(label)[0], fault.id)
+    subject = _Planted(right, fault.id)
     places = [
         (block, dtype)
         for dtype in _PREFERRED_DTYPES
@@ -203,8 +203,9 @@ def _row(
 
 def _each(todo: Sequence[tuple[str, str]], plan_: Plan, spec: Specification, workers: int) -> Iterator[tuple[Row, ...]]:
     if workers == 1:
+        right = {label: find_subjects(label)[0] for label in dict.fromkeys(label for label, _ in todo)}
         for label, id in todo:
-            yield tuple(measure(label, spec.faults[id], plan_, spec))
+            yield tuple(measure(right[label], spec.faults[id], plan_, spec))
         return
     from blocklaws.parallel import pool
 
@@ -213,6 +214,12 @@ def _each(todo: Sequence[tuple[str, str]], plan_: Plan, spec: Specification, wor
 
 
 def _measured(unit: tuple[str, str], plan_: Plan) -> tuple[Row, ...]:
-    """Measure one fault in a process of a pool."""
+    """Measure one fault in a process of a pool, which serves one run."""
     spec = _read_once(plan_.spec)
-    return tuple(measure(unit[0], spec.faults[unit[1]], plan_, spec))
+    return tuple(measure(_found_once(unit[0]), spec.faults[unit[1]], plan_, spec))
+
+
+@functools.cache
+def _found_once(label: str) -> Subject:
+    """Return a backend without faults: what its blocks can do is asked once for all faults of a process."""
+    return find_subjects(label)[0]
