@@ -115,13 +115,13 @@ def units(plan_: Plan, spec: Specification) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Iterator[Row]:
+def measure(right: Subject, fault: Fault, plan_: Plan, spec: Specification) -> Iterator[Row]:
     """Plant one fault in one backend and run it against the invariants, once a seed.
 
     The first block and dtype meet every invariant, where the plan has it so; the others meet those that the first could
     not, and those whose claim to refute this fault has not come true yet.
     """
-    subject = _Planted(find_subjects(label)[0], fault.id)
+    subject = _Planted(right, fault.id)
     places = [
         (block, dtype)
         for dtype in _PREFERRED_DTYPES
@@ -132,7 +132,7 @@ def measure(label: str, fault: Fault, plan_: Plan, spec: Specification) -> Itera
         and dtype in (plan_.dtypes or spec.tolerances)
     ]
     for seed in range(plan_.seed, plan_.seed + plan_.seeds if places else plan_.seed):
-        left = list(_invariants(plan_, spec, fault, plan_.meets_every(label)))
+        left = list(_invariants(plan_, spec, fault, plan_.meets_every(right.label)))
         met = False
         for block, dtype in places:
             here = [one for one in left if block in one.blocks and dtype in (one.dtypes or spec.tolerances)]
@@ -212,14 +212,21 @@ def _each(
     if workers is None:
         workers = cores() if len(todo) > _FEW else 1
     if min(workers, len(todo)) == 1:
+        right = {label: find_subjects(label)[0] for label in dict.fromkeys(label for label, _ in todo)}
         for label, id in todo:
-            yield tuple(measure(label, spec.faults[id], plan_, spec))
+            yield tuple(measure(right[label], spec.faults[id], plan_, spec))
         return
     with pool(min(workers, len(todo))) as executor:
         yield from executor.map(_measured, todo, [plan_] * len(todo))
 
 
 def _measured(unit: tuple[str, str], plan_: Plan) -> tuple[Row, ...]:
-    """Measure one fault in a process of a pool."""
+    """Measure one fault in a process of a pool, which serves one run."""
     spec = _read_once(plan_.spec)
-    return tuple(measure(unit[0], spec.faults[unit[1]], plan_, spec))
+    return tuple(measure(_found_once(unit[0]), spec.faults[unit[1]], plan_, spec))
+
+
+@functools.cache
+def _found_once(label: str) -> Subject:
+    """Return a backend without faults: what its blocks can do is asked once for all faults of a process."""
+    return find_subjects(label)[0]

@@ -11,15 +11,18 @@ import dataclasses
 import math
 import random
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hypothesis
+import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky, HypothesisWarning
 
 from blocklaws.checking import Case, Examination, Failure, Outcome, Property
 from blocklaws.failure_text import NOT_DETERMINISTIC
 from blocklaws.properties.worlds import admissible_sizes, examples
+from blocklaws.specification import Sizes
 from blocklaws.surroundings import Surroundings
 from blocklaws.worlds import Example
 
@@ -41,40 +44,86 @@ def search(case: Case, property: Property) -> Outcome:
         return Outcome("unchecked", "no size in the menu of this block satisfies the invariant's 'where'")
     offsets = case.abilities.offsets
     record = _Record(case, property)
-    phases = [Phase.generate, Phase.shrink] if case.shrink else [Phase.generate]
-
-    # Hypothesis seeds the global generators of `random` and NumPy for an example; a verdict must not move the caller's.
-    state = random.getstate()
+    # Examples are looked at under seeded generators of `random` and NumPy; a verdict must not move the caller's.
+    state, of_numpy = random.getstate(), np.random.get_state()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HypothesisWarning)
-
-            @hypothesis.seed(case.search_seed)
-            @settings(
-                max_examples=case.budget,
-                phases=phases,
-                database=None,
-                deadline=None,
-                derandomize=False,
-                report_multiple_bugs=False,
-                print_blob=False,
-                verbosity=Verbosity.quiet,
-                suppress_health_check=list(HealthCheck),
-            )
-            @given(examples(case, sizes, offsets))
-            def examined(example: Example) -> None:
-                record.look(example)
-
-            try:
-                examined()
-            except (_Refuted, _ProcessEnded):
-                pass
-            except Flaky:
-                # An example that failed holds when it is looked at again: the block is to blame, and the failure stays.
-                record.flaky = True
+        if case.shrink:
+            _draw(case, sizes, offsets, record.look, shrink=True)
+        else:
+            _look_at(_drawn(case, sizes, offsets), record)
+    except (_Refuted, _ProcessEnded):
+        pass
+    except Flaky:
+        # An example that failed holds when it is looked at again: the block is to blame, and the failure stays.
+        record.flaky = True
     finally:
         random.setstate(state)
+        np.random.set_state(of_numpy)
     return record.outcome()
+
+
+def _draw(
+    case: Case, sizes: tuple[Sizes, ...], offsets: bool, look: Callable[[Example], object], *, shrink: bool
+) -> None:
+    """Draw examples and look at each, until one raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HypothesisWarning)
+
+        @hypothesis.seed(case.search_seed)
+        @settings(
+            max_examples=case.budget,
+            phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
+            database=None,
+            deadline=None,
+            derandomize=False,
+            report_multiple_bugs=False,
+            print_blob=False,
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(examples(case, sizes, offsets))
+        def examined(example: Example) -> None:
+            look(example)
+
+        examined()
+
+
+# What is not shrunk is looked at in the order in which it is drawn, whatever it shows: a kill matrix draws the examples
+# of a case for the first of its faults, and looks at the same ones on the others. The objects of the key are held, so
+# that their identities stay theirs.
+_DRAWN: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Example, ...]]] = {}
+_MOST_DRAWN = 1000
+
+
+def _drawn(case: Case, sizes: tuple[Sizes, ...], offsets: bool) -> tuple[Example, ...]:
+    """Return the examples of a case, drawn once for all backends that take the same sizes."""
+    held = (case.invariant, case.kind)
+    multiples = tuple(sorted(case.subject.multiples.items()))
+    key = (*map(id, held), case.search_seed, case.budget, sizes, multiples, offsets)
+    if key not in _DRAWN:
+        found: list[Example] = []
+        _draw(case, sizes, offsets, found.append, shrink=False)
+        if len(_DRAWN) >= _MOST_DRAWN:
+            del _DRAWN[next(iter(_DRAWN))]
+        _DRAWN[key] = (held, tuple(found))
+    return _DRAWN[key][1]
+
+
+def _look_at(drawn: Sequence[Example], record: _Record) -> None:
+    """Look at examples as Hypothesis would: seeded, until one fails, and at that one again."""
+    for example in drawn:
+        try:
+            _look_seeded(record, example)
+        except _Refuted:
+            _look_seeded(record, example)
+            record.flaky = True
+            return
+
+
+def _look_seeded(record: _Record, example: Example) -> None:
+    random.seed(0)
+    np.random.seed(0)
+    record.look(example)
 
 
 class _Record:

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from blocklaws.config import BlockConfig
+from blocklaws.discovery import find_subjects
+from blocklaws.report import Report
+from blocklaws.running import verify
 from blocklaws.spec_reading import load_spec
 from blocklaws.subjects import Subject
+from blocklaws.terminal import Terminal
 from blocklaws.worlds import Recipe, World, few_lengths, make_world
 
 
@@ -103,3 +107,42 @@ def test_few_lengths_stand_for_all() -> None:
     assert few_lengths(range(1, 2)) == [1]
     assert few_lengths(range(1, 67)) == [33, 66]
     assert few_lengths([]) == []
+
+
+class Counting:
+    """A right backend that says how many programs it has compiled: one for each call of `build`."""
+
+    name = "counting"
+    built = 0
+
+    def __init__(self, count: Any = None) -> None:
+        if count is not None:
+            self.compilations = count
+
+    def build(self, config: BlockConfig, parameters: Any, dtype: str) -> Any:
+        Counting.built += 1
+        return find_subjects("numpy")[0].backend.build(config, parameters, dtype)
+
+
+def repeated(backend: Any) -> Report:
+    """Return the report of two short cases."""
+    return verify(backend, blocks=["llama", "gpt"], dtypes=["float32"], invariants=["repeatable"], profile="quick")
+
+
+def test_programs_are_told_of_a_backend_that_counts_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails when programs of some case are lost, or of one are told twice, or of a backend that does not count."""
+    before = Counting.built
+    report = repeated(Counting(lambda: Counting.built))
+    assert report.as_dict()["backends"][0]["compilations"] == Counting.built - before > 2
+    assert [case.compilations > 0 for case in report.cases] == [True, True]
+    Terminal().report(report, {}, 0)
+    assert f" s; counting compiled {Counting.built - before} programs\n" in capsys.readouterr().out
+    assert "compilations" not in repeated(Counting()).as_dict()["backends"][0]
+
+
+@pytest.mark.parametrize("count", [7, lambda: 1 / 0, lambda: "many", lambda wrong: 1])
+def test_what_is_no_number_of_programs_decides_nothing(count: Any) -> None:
+    """Fails when a backend loses its verdicts to a number that is only shown."""
+    report = repeated(Counting(count))
+    assert report.summary["holds"] == 2
+    assert "compilations" not in report.as_dict()["backends"][0]
