@@ -145,8 +145,10 @@ def _profile(default: str) -> Callable[[Any], Any]:
 @_options(_workers, _json)
 @click.option("--isolate", is_flag=True, help="Run each backend in a process of its own.")
 @click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
+@click.option("--markdown", "markdown_file", type=_FILE, metavar="FILE", help="Write a summary for a pull request.")
+@click.option("--badge", "badge_file", type=_FILE, metavar="FILE", help="Write an SVG badge.")
 @click.option("--quiet", "-q", is_flag=True, help="Print failures and totals only.")
-@click.option("--verbose", "-v", is_flag=True, help="Print one line a case.")
+@click.option("--verbose", "-v", is_flag=True, help="Print one line a case, and everything that is else cut short.")
 @click.option("--no-progress", is_flag=True, help="Show no live progress.")
 def verify(backends: Sequence[str], **options: Any) -> int:
     """Check backends against the spec."""
@@ -186,17 +188,51 @@ def explain(name: str, spec: str | None) -> None:
 
 @cli.command()
 @click.argument("source", metavar="FILE-OR-ID")
-@click.option("--case", "case_id", metavar="ID", help="Which failing case of a report; the first otherwise.")
+@click.argument("chosen", metavar="[ID]", required=False)
+@click.option("--case", "case_id", metavar="ID", help="The same as ID.")
 @click.option("--as-test", "test_file", type=_FILE, metavar="FILE", help="Write a pytest file that reproduces it.")
-def replay(source: str, case_id: str | None, test_file: Path | None) -> int:
+@click.option(
+    "--save-world", "world_file", type=_FILE, metavar="FILE", help="Write its arrays as .npz, for replay too."
+)
+def replay(
+    source: str, chosen: str | None, case_id: str | None, test_file: Path | None, world_file: Path | None
+) -> int:
     """Examine a failure again: the same example, without a search.
 
-    FILE-OR-ID is the id that `verify` printed, a file of .blocklaws/failures, or a report written with --json. The
-    backend that it names is imported. Exit status 1 when it still fails, 0 when it holds now.
+    FILE-OR-ID is the id that `verify` printed, a file of .blocklaws/failures, a report written with --json, or a world
+    saved with --save-world (.npz). ID says which failure of a report. The backend that it names is imported. Exit
+    status 1 when it still fails, 0 when it holds now.
     """
-    from blocklaws.cli_verify import replay_and_show
+    from blocklaws.cli_replay import replay_and_show
 
-    return replay_and_show(source, case_id, test_file)
+    if chosen is not None and case_id is not None:
+        raise BlocklawsError(f"the failure is named twice, as {chosen!r} and with --case; leave one out")
+    return replay_and_show(source, chosen or case_id, test_file, world_file)
+
+
+@cli.command()
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option(
+    "--slower",
+    type=click.FloatRange(1, 1000),
+    default=1.5,
+    show_default=True,
+    metavar="RATIO",
+    help="From which ratio on something is told as slower.",
+)
+@click.option("--fail-on", type=click.Choice(["slower"]), multiple=True, help="What is a regression too: being slower.")
+@click.option("--markdown", "markdown_file", type=_FILE, metavar="FILE", help="Write a summary for a pull request.")
+@click.option("--verbose", "-v", is_flag=True, help="List everything.")
+def compare(old: Path, new: Path, **options: Any) -> int:
+    """Say what changed from one JSON report to another, of `verify` or of `faults`.
+
+    Exit status 1 when something got worse (newly violated or in error, newly unchecked, gone, weaker; of a kill matrix
+    newly survived or a lost kill), 0 when nothing did, 2 when a file is no report.
+    """
+    from blocklaws.cli_compare import compare_and_show
+
+    return compare_and_show(old, new, **options)
 
 
 @cli.command()
@@ -238,10 +274,16 @@ def new_backend(path: Path) -> None:
 
 
 @cli.command()
-def schema() -> None:
-    """Print a JSON Schema of spec files, for editors."""
+@click.argument("kind", type=click.Choice(["spec", "report"]), default="spec")
+def schema(kind: str) -> None:
+    """Print a JSON Schema: of spec files, for editors, or of the JSON reports that `verify` and `faults` write."""
     import json
 
+    if kind == "report":
+        from blocklaws.report_schema import report_schema
+
+        click.echo(json.dumps(report_schema(), indent=1))
+        return
     from blocklaws.editor_schema import spec_schema
 
     click.echo(json.dumps(spec_schema(), indent=1))

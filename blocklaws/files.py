@@ -1,22 +1,60 @@
-"""Writes files so that a reader never sees half of one."""
+"""Writes files so that a reader never sees half of one, and reads the JSON of strangers."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from blocklaws.errors import BlocklawsError
 
-__all__ = ["read_json", "write_json", "write_text"]
+__all__ = ["check_writable", "read_json", "write_all", "write_bytes", "write_json", "write_text"]
 
 _MAX_JSON = 200_000_000
 
 
+def check_writable(*files: Path | None) -> None:
+    """Refuse a file that cannot be written, before a run of minutes and not after it; and one that is named twice."""
+    seen: set[Path] = set()
+    for file in files:
+        if file is None:
+            continue
+        if not file.parent.is_dir():
+            raise BlocklawsError(f"cannot write {file}: there is no folder {file.parent}")
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise BlocklawsError(f"cannot write {file}: permission denied")
+        if (place := file.resolve()) in seen and not (file.exists() and not file.is_file()):
+            raise BlocklawsError(f"{file} is named for two files; give each a name of its own")
+        seen.add(place)
+
+
+def write_all(files: Iterable[tuple[Path | None, Callable[[Path], None]]]) -> list[str]:
+    """Write each file that was asked for; return why some could not be written."""
+    problems = []
+    for file, write in files:
+        if file is not None:
+            try:
+                write(file)
+            except BlocklawsError as error:
+                problems.append(str(error))
+    return problems
+
+
 def write_text(path: Path | str, text: str) -> None:
-    """Write a text file atomically.
+    """Write a text file atomically, as UTF-8.
+
+    Raises:
+        BlocklawsError: the place cannot be written to.
+    """
+    # A lone half of a pair, which a backend's message may have, has no place in UTF-8.
+    write_bytes(path, text.encode("utf-8", "replace"))
+
+
+def write_bytes(path: Path | str, content: bytes) -> None:
+    """Write a file atomically.
 
     Raises:
         BlocklawsError: the place cannot be written to.
@@ -25,12 +63,12 @@ def write_text(path: Path | str, text: str) -> None:
     try:
         if path.exists() and not path.is_file():
             # A device or a pipe is written to, never replaced.
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(content)
             return
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
         except BaseException:
@@ -53,12 +91,23 @@ def read_json(path: Path | str) -> Any:
     """
     path = Path(path)
     try:
-        if not path.is_file():
+        if path.is_dir():
+            raise BlocklawsError(f"{path}: is a folder, not a file")
+        if not path.exists():
             raise BlocklawsError(f"{path}: there is no such file")
-        if path.stat().st_size > _MAX_JSON:
+        with path.open("rb") as stream:
+            # A pipe has no size that could be asked for, as in `blocklaws compare <(git show ...) new.json`.
+            content = stream.read(_MAX_JSON + 1)
+        if len(content) > _MAX_JSON:
             raise BlocklawsError(f"{path}: is larger than {_MAX_JSON:,} bytes; that is no report of blocklaws")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(content.decode("utf-8"), parse_constant=_no_number)
     except OSError as error:
         raise BlocklawsError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BlocklawsError(f"{path}: is not JSON: it is not text in UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise BlocklawsError(f"{path}: is not JSON: {' '.join(str(error).split())[:120]}") from None
+
+
+def _no_number(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")

@@ -54,6 +54,7 @@ class IsolatedBackend:
             self.name, self.dtypes, self.multiples = mine["name"], tuple(mine["dtypes"]), mine["multiples"]
             self.deterministic, self.device = bool(mine["deterministic"]), str(mine["device"])
             self.cannot, self.validates = dict(mine["cannot"]), mine["validates"] is True
+            self.packages = tuple(mine["packages"])
         except WorkerEnded as ended:
             raise BackendError(f"backend {label!r}: while it was loaded, it {ended}") from None
         except (KeyError, IndexError, TypeError, ValueError) as error:

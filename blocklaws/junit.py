@@ -1,12 +1,13 @@
 """A report as JUnit XML, which CI services show: a test suite a backend, a test case a case.
 
 Must hold: a violation is a ``failure``, an error an ``error``, and what is unchecked or known to fail is ``skipped``
-with its reason. Must not: write a character that XML 1.0 has no place for.
+with its reason; half a run is no good one. Must not: write a character that XML 1.0 has no place for.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from blocklaws.failure_text import failure_text
@@ -38,20 +39,31 @@ def junit_xml(report: Report) -> str:
             skipped=str(sum(bool(case.known) or case.verdict == "unchecked" for case in cases)),
             time=f"{sum(case.seconds for case in cases):.3f}",
         )
+        about = {"spec": report.spec["sha256"], "profile": report.profile, "seed": report.seed, **report.versions}
+        properties = ElementTree.SubElement(suite, "properties")
+        for name, value in about.items():
+            ElementTree.SubElement(properties, "property", name=_text(name), value=_text(str(value)))
         for case in cases:
             _add(suite, case)
     if report.stale:
-        suite = ElementTree.SubElement(
-            root, "testsuite", name="blocklaws known failures", tests=str(len(report.stale)),
-            failures=str(len(report.stale)), errors="0", skipped="0", time="0",
-        )  # fmt: skip
-        for sentence in report.stale:
-            entry = ElementTree.SubElement(
-                suite, "testcase", classname="known failures", name=_text(sentence), time="0"
-            )
-            ElementTree.SubElement(entry, "failure", message=_text(sentence))
+        _add_failures(root, "known failures", report.stale)
+    if report.not_run:
+        # A reader of the file alone must not take half a run for a whole one.
+        _add_failures(root, "interrupted", [f"{report.not_run} more cases would have been looked at"])
+    for key in ("tests", "failures", "errors", "skipped"):
+        root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _add_failures(root: ElementTree.Element, name: str, sentences: Sequence[str]) -> None:
+    count = str(len(sentences))
+    suite = ElementTree.SubElement(
+        root, "testsuite", name=f"blocklaws {name}", tests=count, failures=count, errors="0", skipped="0", time="0"
+    )
+    for sentence in sentences:
+        entry = ElementTree.SubElement(suite, "testcase", classname=name, name=_text(sentence), time="0")
+        ElementTree.SubElement(entry, "failure", message=_text(sentence))
 
 
 def _add(suite: ElementTree.Element, case: CaseResult) -> None:

@@ -22,6 +22,7 @@ from blocklaws.running import run_cases
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Fault, Invariant, Specification
 from blocklaws.subjects import Subject
+from blocklaws.versions import versions_of
 from blocklaws.worlds import World
 
 __all__ = ["Matrix", "Plan", "measure", "run_faults", "units"]
@@ -76,17 +77,24 @@ def run_faults(
         for name in names:
             loaded.one(kind, name)
     todo = units(plan_, loaded)
+    versions = versions_of(subject.backend for label in plan_.backends for subject in find_subjects(label))
     rows: list[Row] = []
-    for number, found in enumerate(_each(todo, plan_, loaded, workers)):
-        rows += found
-        if progress is not None:
-            label, fault = todo[number]
-            progress(number + 1, len(todo), f"{fault} on {label}")
+    done = 0
+    try:
+        for done, found in enumerate(_each(todo, plan_, loaded, workers), 1):
+            rows += found
+            if progress is not None:
+                label, fault = todo[done - 1]
+                progress(done, len(todo), f"{fault} on {label}")
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        return Matrix(loaded, plan_, tuple(rows), len(todo) - done, versions)
     if not rows:
         raise BlocklawsError(
             "none of the chosen faults can be shown in the chosen blocks and dtypes, so nothing was tried"
         )
-    return Matrix(loaded, plan_, tuple(rows))
+    return Matrix(loaded, plan_, tuple(rows), versions=versions)
 
 
 def units(plan_: Plan, spec: Specification) -> list[tuple[str, str]]:

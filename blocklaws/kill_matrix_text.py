@@ -258,6 +258,8 @@ def _names(title: str, names: Sequence[str], width: int, style: str) -> Iterator
 
 
 def _why(matrix: Matrix) -> str:
+    if matrix.not_run:
+        return f"interrupted; {_count(matrix.not_run, 'more fault')} would have been planted"
     if matrix.problems:
         return "; ".join(matrix.problems)
     notes = []

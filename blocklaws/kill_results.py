@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import blocklaws
+from blocklaws.report_schema import FORMAT
 from blocklaws.specification import Invariant, Specification
 
 if TYPE_CHECKING:
@@ -99,6 +101,10 @@ class Matrix:
     spec: Specification
     plan: Plan
     rows: tuple[Row, ...]
+    not_run: int = 0
+    """How many faults an interrupt left out."""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Name -> version of what the run stands on."""
 
     @functools.cached_property
     def by_fault(self) -> Mapping[tuple[str, str], tuple[Row, ...]]:
@@ -247,20 +253,26 @@ class Matrix:
         """What makes the run fail, in words; empty when nothing does.
 
         Where only some invariants are asked about, a fault that they leave alive is no problem, unless it is named too;
-        where faults, blocks or dtypes are left out, an invariant may well find nothing to refute.
+        where faults, blocks or dtypes are left out, or an interrupt left them out, an invariant may well find nothing
+        to refute.
         """
         plan, found = self.plan, []
         if self.survivors and (plan.faults or not plan.invariants):
             found.append(f"{_count(len(self.survivors), 'fault')} survived")
-        if self.untrue and not (plan.blocks or plan.dtypes):
+        if self.untrue and not (plan.blocks or plan.dtypes or self.not_run):
             found.append(f"{_count(len(self.untrue), 'claim')} came true in no seed")
-        if self.idle and not (plan.faults or plan.blocks or plan.dtypes or plan.first_kill):
+        if self.idle and not (plan.faults or plan.blocks or plan.dtypes or plan.first_kill or self.not_run):
             found.append(f"{_count(len(self.idle), 'invariant')} refuted nothing")
         return tuple(found)
 
     @property
     def exit_status(self) -> int:
-        """0 every fault is killed, no invariant is idle and every claim is true; 1 otherwise; 2 nothing was tried."""
+        """0 every fault is killed, no invariant is idle and every claim is true; 1 otherwise; 2 nothing was tried.
+
+        130 when the run was interrupted.
+        """
+        if self.not_run:
+            return 130
         return int(bool(self.problems)) if self.rows else 2
 
     def render(self, console: Console) -> None:
@@ -273,6 +285,8 @@ class Matrix:
         """Return the matrix as the design's JSON has it, with a few keys more."""
         right, total = self.localised
         return {
+            "blocklaws": blocklaws.__version__, "format": FORMAT,
+            "versions": dict(self.versions),
             "faults": [
                 {
                     "fault": row.fault, "backend": row.backend, "block": row.block, "dtype": row.dtype,
@@ -304,7 +318,7 @@ class Matrix:
             "localised": {"right": right, "of": total},
             "spec": {"sha256": self.spec.sha256, "sources": list(self.spec.sources)},
             "profile": self.plan.profile, "seed": self.plan.seed, "seeds": self.plan.seeds,
-            "claims_only": self.plan.claims_only,
+            "claims_only": self.plan.claims_only, "first_kill": self.plan.first_kill, "not_run": self.not_run,
             "met_every_invariant": [label for label in self.plan.backends if self.plan.meets_every(label)],
             "problems": list(self.problems), "exit_status": self.exit_status,
         }  # fmt: skip

@@ -83,7 +83,7 @@ class PytestCase:
         ]
 
     def _told(self, result: CaseResult) -> str:
-        from blocklaws.replaying import store_failure
+        from blocklaws.stored_failures import store_failure
 
         problem = store_failure(result, self._run.spec.sha256)
         return failure_text(result, verify_command(result) if problem else None)

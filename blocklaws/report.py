@@ -19,6 +19,7 @@ from blocklaws.claim_axes import axes_of_claim, axes_of_stage
 from blocklaws.failure_text import failure_text, shown_place
 from blocklaws.localising import axis_pattern, first_divergence
 from blocklaws.located_yaml import Place
+from blocklaws.report_schema import FORMAT
 
 __all__ = ["VERDICTS", "CaseResult", "Report", "result_of"]
 
@@ -215,6 +216,10 @@ class Report:
     """Known failures that no case of the run matched, or that held: each is a failure of its own."""
     invariants: tuple[str, ...] = ()
     """The ids of the spec, in its order."""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Name -> version of what the run stands on: Python, NumPy, a backend's framework."""
+    not_run: int = 0
+    """How many cases an interrupt left out."""
 
     @property
     def summary(self) -> dict[str, int]:
@@ -243,12 +248,14 @@ class Report:
         """Return the report as JSON data."""
         return {
             "blocklaws": self.version,
-            "format": 1,
+            "format": FORMAT,
+            "versions": dict(self.versions),
             "spec": dict(self.spec),
             "seed": self.seed,
             "profile": self.profile,
             "backends": [dict(backend) for backend in self.backends],
             "cases": [case.as_dict() for case in self.cases],
             "stale_known_failures": list(self.stale),
+            "not_run": self.not_run,
             "summary": self.summary,
         }

@@ -7,6 +7,7 @@ order of the plan, on one process or many. Must not: print.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 import traceback
 import warnings
@@ -29,6 +30,7 @@ from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
 from blocklaws.subjects import Subject
 from blocklaws.surroundings import Surroundings
+from blocklaws.versions import versions_of
 
 __all__ = ["Run", "make_report", "prepare", "resolve", "run_case", "run_cases", "verify"]
 
@@ -138,6 +140,11 @@ class Run:
     known: KnownFailures
     spec_file: str
 
+    @functools.cached_property
+    def versions(self) -> Mapping[str, str]:
+        """Name -> version of what the run stands on."""
+        return versions_of(subject.backend for subject in self.subjects)
+
     def results(self, workers: int = 1) -> Iterator[tuple[int, list[CaseResult]]]:
         """Yield (number of the case, its results) as the cases are done.
 
@@ -152,9 +159,13 @@ class Run:
         yield from run_in_parallel(self, workers)
 
     def report(self, results: Mapping[int, Sequence[CaseResult]]) -> Report:
-        """Return the report of the finished cases, by their numbers."""
+        """Return the report of the finished cases, by their numbers; it says how many were not run."""
         ordered = [result for number in sorted(results) for result in results[number]]
-        return make_report(self.spec, self.subjects, self.choice, ordered, self.known)
+        report = make_report(self.spec, self.subjects, self.choice, ordered, self.known)
+        if left := len(self.cases) - len(results):
+            # Entries of a known-failures file that matched nothing may yet have matched.
+            report = dataclasses.replace(report, not_run=left, stale=())
+        return report
 
 
 def prepare(
@@ -275,4 +286,5 @@ def make_report(
         cases=tuple(results),
         stale=known.stale(results, choice, subjects),
         invariants=tuple(spec.invariants),
+        versions=versions_of(subject.backend for subject in subjects),
     )  # fmt: skip

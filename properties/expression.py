@@ -73,7 +73,8 @@ class ExpressionProperty:
                 judgement = wrong
             if not judgement.holds:
                 return Examination(judgement=judgement, clause=clause, passes=passes)
-            if judgement.difference is not None:
+            # Where a claim of difference holds, the two are further apart than it asks for: that is no error.
+            if judgement.difference is not None and judgement.difference <= (judgement.allowed or 0.0):
                 max_error = max(max_error or 0.0, judgement.difference)
         informative = True
         if case.invariant.informative is not None:

@@ -76,7 +76,8 @@ def write_broken(folder: Path, name: str = "broken.py") -> str:
     write_right(folder, name)
     source = (folder / name).read_text(encoding="utf-8")
     assert source.count("np.tri(x.shape[1], dtype=bool)") == 1
-    (folder / name).write_text(source.replace("np.tri(x.shape[1], dtype=bool)", "np.tri(x.shape[1], k=1, dtype=bool)"))
+    source = source.replace("np.tri(x.shape[1], dtype=bool)", "np.tri(x.shape[1], k=1, dtype=bool)")
+    (folder / name).write_text(source, encoding="utf-8")
     return f"{name}:Backend"
 
 
@@ -88,6 +89,12 @@ def write_wrong(folder: Path, change: str, name: str = "wrong.py") -> str:
     return f"{name}:Wrong"
 
 
+def write_known(folder: Path, *invariants: str) -> None:
+    """Write a file of known failures, ``known.yaml``."""
+    entries = (f"- {{invariant: {invariant}, reason: being mended}}\n" for invariant in invariants)
+    (folder / "known.yaml").write_text("".join(entries), encoding="utf-8")
+
+
 def write_spec(folder: Path, text: str = SPEC, name: str = "spec.yaml") -> str:
     """Write a spec; return its name."""
     (folder / name).write_text(text, encoding="utf-8")
@@ -97,7 +104,11 @@ def write_spec(folder: Path, text: str = SPEC, name: str = "spec.yaml") -> str:
 def scrubbed(text: str) -> str:
     """Return a text without what changes from run to run: times, versions, digests and ids."""
     text = re.sub(r"\bin \d+\.\d s\b", "in TIME s", text)
-    text = re.sub(r"\d+\.\d\d s$", "TIME s", text, flags=re.MULTILINE)
+    text = re.sub(r"\d+\.\d\d s\b", "TIME s", text)
+    text = re.sub(r"( +)\d+\.\d s$", r"\1TIME s", text, flags=re.MULTILINE)
+    text = re.sub(r"^  python \d.*$", "  VERSIONS", text, flags=re.MULTILINE)
+    text = re.sub(r"blocklaws \d+\.\d+\.\d+, spec [0-9a-f]{8},", "blocklaws VERSION, spec DIGEST,", text)
     text = re.sub(r"^blocklaws \d+\.\d+\.\d+\S*,", "blocklaws VERSION,", text, flags=re.MULTILINE)
     text = re.sub(r"\([0-9a-f]{8}\)", "(DIGEST)", text)
-    return re.sub(r"replay [0-9a-f]{10}", "replay ID", text)
+    text = re.sub(r"^           [0-9a-f]{10}  ", "           ID  ", text, flags=re.MULTILINE)
+    return re.sub(r"(replay (?:\w+\.json )?)[0-9a-f]{10}", r"\1ID", text)

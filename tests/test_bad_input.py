@@ -352,7 +352,7 @@ def test_a_build_that_raises(folder: Path) -> None:
         f"build raised OSError: no compiler (wrong.py:{line_of(folder)})"
     }
     assert output.count("OSError: no compiler") == 1, "one mistake is shown once"
-    assert "also     2 other cases in the same way:" in output
+    assert "also     2 other cases with the same exception:" in output
 
 
 def line_of(folder: Path) -> int:

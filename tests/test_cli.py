@@ -7,6 +7,7 @@ or nothing could be checked, 130 interrupted. The files it writes are what other
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_help_lists_every_command() -> None:
     done = invoke("--help")
     assert done.exit_code == 0
     listed = [line.split()[0] for line in done.output.split("Commands:\n")[1].splitlines()]
-    assert listed == ["verify", "list", "explain", "replay", "trace", "new-backend", "schema", "faults"]
+    assert listed == ["verify", "list", "explain", "replay", "compare", "trace", "new-backend", "schema", "faults"]
     for command in listed:
         assert invoke(command, "-h").exit_code == 0
 
@@ -158,17 +159,48 @@ def test_junit_survives_what_a_block_raises(folder: Path) -> None:
 
 
 def test_an_interrupt_shows_what_is_known(folder: Path) -> None:
-    """Fails when Ctrl-C loses the cases that are done, passes, or writes half a report."""
+    """Fails when Ctrl-C loses the cases that are done, passes, or its report looks like a whole one."""
     arguments = ("verify", write_broken(folder), write_wrong(folder, "raise KeyboardInterrupt"))
-    done = invoke(*arguments, "--spec", "spec.yaml", "--block", "llama", "--json", "report.json")
+    files = ("--json", "report.json", "--junit", "report.xml", "--markdown", "report.md", "--badge", "report.svg")
+    done = invoke(*arguments, "--spec", "spec.yaml", "--block", "llama", *files)
     assert done.exit_code == 130
     assert "VIOLATED no-look-ahead: backend broken, block llama, float64" in done.stdout
     assert scrubbed(done.stdout).endswith(
         "6 cases: 2 hold, 2 violated, 0 in error, 2 unchecked, in TIME s\n"
         "exit status 130: interrupted; 3 more cases would have been looked at\n"
     )
-    assert done.stderr == "blocklaws: interrupted, so report.json is not written\n"
-    assert not (folder / "report.json").exists()
+    assert done.stderr == ""
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert report["not_run"] == 3
+    assert report["summary"] == {"holds": 2, "violated": 2, "unchecked": 2, "error": 0}
+    root = ElementTree.parse(folder / "report.xml").getroot()
+    assert root.get("failures") == "3", "two violations, and that it was interrupted"
+    assert "interrupted; 3 more cases would have been looked at" in (folder / "report.md").read_text(encoding="utf-8")
+    assert "2 violated" in (folder / "report.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_in_a_process_of_its_own(folder: Path, workers: str) -> None:
+    """Fails when the signal of a terminal ends in a traceback, or loses what is known, on one process or several."""
+    sleeps = write_wrong(folder, "import time; time.sleep(600)")
+    arguments = [write_broken(folder), sleeps, "--spec", "spec.yaml", "--block", "llama", "--dtype", "float32"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "blocklaws", "verify", *arguments, "--workers", workers, "--json", "report.json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # A test run in the background ignores the signal, and its children would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:  # the first backend is done, and the second one sleeps
+        if line.startswith("  broken  llama  1 hold, 1 violated, 1 unchecked"):
+            break
+    process.send_signal(signal.SIGINT)
+    shown, complaint = process.communicate()
+    assert process.returncode == 130
+    assert complaint == ""
+    assert "VIOLATED no-look-ahead: backend broken" in shown
+    assert shown.endswith("\nexit status 130: interrupted; 3 more cases would have been looked at\n")
+    assert json.loads((folder / "report.json").read_text(encoding="utf-8"))["not_run"] == 3
 
 
 # --- list, explain ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from blocklaws.running import verify
 from blocklaws.spec_reading import load_spec
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = ("writing-a-backend", "writing-an-invariant", "reading-a-failure", "specs")
+PAGES = ("writing-a-backend", "writing-an-invariant", "reading-a-failure", "specs", "reports")
 
 _BLOCK = re.compile(
     r"(?:<!-- (?P<mark>\w+)(?:: (?P<name>[\w./-]+))? -->\n)?```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.M | re.S
@@ -113,7 +113,7 @@ def words(text: str) -> list[str]:
 
 def plain(word: str) -> str:
     """Return a word without what may differ: ids, digests, numbers, and the plural that goes with one."""
-    if re.fullmatch(r"\(?[0-9a-f]{8}\),?|[0-9a-f]{10}(\.json)?", word):
+    if re.fullmatch(r"\(?[0-9a-f]{8}\)?,?|[0-9a-f]{10}(\.json)?", word):
         return "ID"
     return re.sub(r"-?\d+(\.\d+)?(e[-+]?\d+)?", "#", word)
 

@@ -16,6 +16,7 @@ import pytest
 from faces_support import invoke, write_spec
 from rich.console import Console
 
+import blocklaws.kill_matrix
 from blocklaws.discovery import find_subjects
 from blocklaws.kill_matrix import Matrix, Plan, run_faults
 from blocklaws.kill_results import Kill, Row, is_reference_free
@@ -398,3 +399,24 @@ def test_a_backend_without_faults_is_refused(folder: Path) -> None:
     done = invoke("faults", "mine.py:Planted")
     assert done.exit_code == 2
     assert "has no faults planted in it" in done.stderr
+
+
+def test_an_interrupt_shows_the_faults_that_were_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when Ctrl-C loses what is known, or half a matrix passes for a whole one or calls an invariant idle."""
+    monkeypatch.chdir(tmp_path)
+    measure = blocklaws.kill_matrix.measure
+
+    def interrupted(label: str, fault: Any, *given: Any) -> Any:
+        if fault.id != "mask-missing":
+            raise KeyboardInterrupt
+        return measure(label, fault, *given)
+
+    monkeypatch.setattr("blocklaws.kill_matrix.measure", interrupted)
+    options = ("--fault", "mask-missing", "--fault", "mask-off-by-one", "--fault", "norm-over-tokens")
+    done = invoke("faults", "numpy", "--claims", "--profile", "quick", *options, "--json", "faults.json")
+    assert done.exit_code == 130
+    assert done.stdout.endswith("\nexit status 130: interrupted; 2 more faults would have been planted\n")
+    data = json.loads((tmp_path / "faults.json").read_text(encoding="utf-8"))
+    assert (data["not_run"], data["exit_status"], data["problems"]) == (2, 130, [])
+    nothing = invoke("faults", "numpy", "--claims", "--fault", "mask-off-by-one")
+    assert (nothing.exit_code, nothing.stderr.strip()) == (130, "blocklaws: interrupted")

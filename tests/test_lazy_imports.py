@@ -39,6 +39,7 @@ ACTIONS = {
     "import": "    import blocklaws",
     "help": "    sys.argv = ['blocklaws', '--help']; from blocklaws.cli import main; main()",
     "verify help": "    sys.argv = ['blocklaws', 'verify', '--help']; from blocklaws.cli import main; main()",
+    "compare": "    import blocklaws.cli_compare",
     "plugin": "    import blocklaws.pytest_plugin",
 }
 ADAPTERS = {name: f"    import blocklaws.backends.{name}" for name in ("on_numpy", "on_torch", "on_jax", "mapped")}

@@ -15,7 +15,8 @@ from faces_support import invoke, write_broken, write_right, write_spec
 
 import blocklaws
 from blocklaws.failure_text import failure_text
-from blocklaws.replaying import examine, read_failure
+from blocklaws.replaying import examine
+from blocklaws.stored_failures import read_failure
 
 LLAMA = ("--spec", "spec.yaml", "--block", "llama", "--dtype", "float64")
 
@@ -51,7 +52,7 @@ def block_of(text: str) -> str:
 def test_replay_tells_the_same_failure(folder: Path, failing: str) -> None:
     """Fails when a replay shows another example, or other words, than the run that found it."""
     found = invoke("verify", "broken.py:Backend", *LLAMA).stdout
-    for arguments in ((failing,), (failing[:6],), ("report.json",), ("report.json", "--case", failing)):
+    for arguments in ((failing,), (failing[:6],), ("report.json",), ("report.json", failing)):
         done = invoke("replay", *arguments)
         assert done.exit_code == 1
         assert block_of(done.stdout) == block_of(found)
@@ -107,7 +108,7 @@ def test_a_case_that_is_not_in_the_report(folder: Path, failing: str) -> None:
     """Fails when an unknown case replays another one."""
     done = invoke("replay", "report.json", "--case", "fffffffff0")
     assert done.exit_code == 2
-    assert done.stderr == "blocklaws: report.json: has no failing case 'fffffffff0'; each has its id in the key 'id'\n"
+    assert done.stderr == f"blocklaws: report.json: has no failing case 'fffffffff0'; it has {failing}\n"
 
 
 def test_the_written_test_stands_alone(folder: Path, failing: str, python: Any) -> None:

@@ -18,6 +18,7 @@ from blocklaws.claim_axes import axes_of_claim, axes_of_stage, numbered
 from blocklaws.discovery import find_subjects
 from blocklaws.expressions import Vocabulary, parse
 from blocklaws.failure_text import shown_place
+from blocklaws.versions import versions_of
 
 STREAM = ("batch", "token", "feature")
 VOCABULARY = Vocabulary(
@@ -184,8 +185,34 @@ def test_a_mistake_of_the_spec_is_told_once(folder: Path) -> None:
     assert done.exit_code == 1
     assert done.stdout.count("ERROR mistaken") == 1
     assert done.stdout.count("spec.yaml:7:11: invariant 'mistaken'") == 1
-    assert "  also     7 other cases in the same way:" in done.stdout
-    assert "           broken, llama, float64\n" in done.stdout
+    assert "  also     7 other cases with the same mistake of the spec" in done.stdout
+    assert "             mistaken, broken, llama, float64\n" in done.stdout
+
+
+# --- numbers and versions ---
+
+
+def test_a_claim_of_difference_has_no_error(folder: Path) -> None:
+    """Fails when two things that must differ, and do, are told as an error of that size."""
+    backend = write_right(folder)
+    for claim, errors in (("differs(output, 0)", [None, None]), ("close(output, output)", [0.0, None])):
+        write_spec(folder, MIXED.replace("then: finite(output)", f"then: {claim}", 1))
+        report = blocklaws.verify(backend, spec="spec.yaml", blocks=["gpt"], dtypes=["float32"])
+        assert [(case.verdict, case.max_error) for case in report.cases] == [("holds", error) for error in errors]
+
+
+def test_the_versions_are_those_that_a_backend_names(folder: Path) -> None:
+    """Fails when a report does not say which framework its verdicts are about, or a wrong name ends a run."""
+    write_right(folder)
+    with (folder / "right.py").open("a", encoding="utf-8") as stream:
+        stream.write("\n\nBackend.packages = ('pytest', 'no-such-package', '', 7)\n")
+    report = blocklaws.verify("right.py:Backend", blocks=["llama"], invariants=["shape-preservation"], profile="quick")
+    assert list(report.versions) == ["python", "numpy", "hypothesis", "pytest"]
+    assert report.versions["pytest"] == pytest.__version__
+    torch, jax, numpy = (versions_of([find_subjects(name)[0].backend]) for name in ("torch", "jax", "numpy"))
+    assert "torch" in torch
+    assert {"jax", "jaxlib"} <= set(jax)
+    assert set(numpy) == {"python", "numpy", "hypothesis"}
 
 
 # --- stale entries under filters ---

@@ -1,4 +1,4 @@
-"""What a run looks like, word for word: one snapshot a kind of report.
+"""What a run looks like: every scene of `terminal_scenes` word for word, and what no text can show.
 
 Must hold: a failure is complete (place and sentence, claim, worst element, pattern, stage, world, replay, Python),
 what is unchecked is counted with its reasons, and nothing breaks without colours, in a narrow window or in ASCII.
@@ -13,9 +13,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from faces_support import invoke, scrubbed, write_broken, write_right, write_spec, write_wrong
+import terminal_scenes
+from faces_support import invoke, scrubbed, write_broken, write_right, write_spec
+from terminal_scenes import SCENES, SNAPSHOTS, kept
 
 import blocklaws
 
@@ -37,126 +40,39 @@ def shown(*arguments: str, columns: int = 100) -> str:
     return scrubbed(done.stdout)
 
 
-VIOLATED = """\
-blocklaws VERSION, spec spec.yaml (DIGEST), 3 invariants, 12 cases, profile default, seed 0
-  broken (broken.py:Backend): float64, float32
-  right (right.py:Backend): float64, float32
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene_looks_as_it_is_kept(folder: Path, name: str) -> None:
+    """Fails when a report looks otherwise than its file in ``snapshots/``, meant or not.
 
-VIOLATED no-look-ahead: backend broken, block llama, float64
-  says     spec.yaml:6: Changing a token changes no earlier output row.
-  claim    identical(after.output[:, :p], output[:, :p])   (spec.yaml:11)
-  worst    at batch=0, token=0, feature=0: got 51.3164531, expected 4.32217908, |difference| 47 (4
-           of 4 elements)
-  wrong at every batch, token and feature
-  diverges first at the stage attention_weights: query 0, every batch, head and key
-  config   d_model 4, n_heads 1, n_kv_heads 1, d_head 4, d_ff 3, rms norm, pre placement, swiglu,
-           rotary interleaved (base 10000)
-  world    B 1, T 2, values integers, seed 0, p = 1
-  replay   blocklaws replay ID
-  python
-    from blocklaws.replaying import examine
-    example = {'sizes': {'B': 1, 'T': 2, 'n_heads': 1, 'n_kv_heads': 1, 'd_head': 4, 'd_ff': 3, 'd_model': 4}, \
-'pattern': 'integers', 'seed': 0, 'position_offset': 0, 'picks': {'p': 1}}
-    result = examine('broken.py:Backend', invariant='no-look-ahead', block='llama', dtype='float64', spec='spec.yaml', \
-example=example)
-    print(result.verdict, result.reason)
-  also     1 other case in the same way:
-           llama, float32   blocklaws replay ID
-
-invariant              broken       right
-no-look-ahead          2 violated   2 hold
-gradient-is-finite     2 unchecked  2 unchecked
-same-shape (unproven)  2 hold       2 hold
-
-unchecked, so nothing is known of 4 cases:
-      2  broken: the block has no gradients
-      2  right: the block has no gradients
-
-unproven, for no fault is named that would refute it (refuted_by): same-shape
-
-12 cases: 6 hold, 2 violated, 0 in error, 4 unchecked, in TIME s
-exit status 1: something is violated or in error
-"""
-
-HOLDS = """\
-blocklaws VERSION, spec spec.yaml (DIGEST), 3 invariants, 3 cases, profile quick, seed 7
-  right (right.py:Backend): float32
-
-invariant              right
-no-look-ahead          1 hold
-gradient-is-finite     1 unchecked
-same-shape (unproven)  1 hold
-
-unchecked, so nothing is known of 1 case:
-      1  right: the block has no gradients
-
-unproven, for no fault is named that would refute it (refuted_by): same-shape
-
-3 cases: 2 hold, 0 violated, 0 in error, 1 unchecked, in TIME s
-exit status 0: everything that was checked holds
-"""
-
-ERROR = """\
-ERROR no-look-ahead: backend wrong, block llama, float32
-  says     spec.yaml:6: Changing a token changes no earlier output row.
-  reason   forward returned nothing (None) where an array was expected
-  config   d_model 4, n_heads 1, n_kv_heads 1, d_head 4, d_ff 3, rms norm, pre placement, swiglu,
-           rotary interleaved (base 10000)
-  world    B 1, T 2, values integers, seed 0, p = 1
-  replay   blocklaws replay ID
-  python
-    from blocklaws.replaying import examine
-    example = {'sizes': {'B': 1, 'T': 2, 'n_heads': 1, 'n_kv_heads': 1, 'd_head': 4, 'd_ff': 3, 'd_model': 4}, \
-'pattern': 'integers', 'seed': 0, 'position_offset': 0, 'picks': {'p': 1}}
-    result = examine('wrong.py:Wrong', invariant='no-look-ahead', block='llama', dtype='float32', spec='spec.yaml', \
-example=example)
-    print(result.verdict, result.reason)
-  also     1 other case in the same way:
-           same-shape, llama, float32   blocklaws replay ID
-
-3 cases: 0 hold, 0 violated, 2 in error, 1 unchecked, in TIME s
-exit status 1: something is violated or in error
-"""
-
-NARROW = """\
-broken
-  no-look-ahead: 1 violated
-  gradient-is-finite: 1 unchecked
-  same-shape (unproven): 1 hold
-right
-  no-look-ahead: 1 hold
-  gradient-is-finite: 1 unchecked
-  same-shape (unproven): 1 hold
-"""
-
-VERBOSE = """\
-violated  no-look-ahead broken llama float32  1 example, TIME s  4 of 4 elements wrong, worst at (0, 0, 0): got
-unchecked gradient-is-finite broken llama float32  0 examples, TIME s  the block has no gradients
-holds     same-shape broken llama float32  8 examples, TIME s
-"""
+    ``python tests/terminal_scenes.py`` shows all differences, and ``--write`` keeps them.
+    """
+    assert SCENES[name](folder) == kept(name)
 
 
-def test_a_violation(folder: Path) -> None:
-    """Fails when a failure is not complete, or a reader has to look elsewhere for what it means."""
-    assert shown(write_broken(folder), write_right(folder)) == VIOLATED
+def test_every_snapshot_has_its_scene() -> None:
+    """Fails when a file is kept that nothing is compared with."""
+    assert {path.stem for path in SNAPSHOTS.iterdir()} == set(SCENES)
 
 
-def test_everything_holds(folder: Path) -> None:
-    """Fails when a good run says more than it must, or hides what was not checked."""
-    assert shown(write_right(folder), "--dtype", "float32", "--profile", "quick", "--seed", "7") == HOLDS
+def test_a_changed_scene_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Fails when the script that keeps the scenes would pass another text, or writes without being told to."""
+    monkeypatch.setattr(terminal_scenes, "SNAPSHOTS", tmp_path / "snapshots")
+    monkeypatch.setattr(terminal_scenes, "SCENES", {"one": lambda folder: "as it is now\n"})
+    assert terminal_scenes.main(write=False) == 1
+    assert "+as it is now" in capsys.readouterr().out
+    assert not (tmp_path / "snapshots").exists()
+    assert terminal_scenes.main(write=True) == 0
+    assert terminal_scenes.main(write=False) == 0
+    (tmp_path / "snapshots" / "two.txt").write_text("nobody's", encoding="utf-8")
+    assert terminal_scenes.main(write=False) == 1
 
 
-def test_an_error_shown_quietly(folder: Path) -> None:
-    """Fails when --quiet loses a failure, or one mistake is shown once an invariant."""
-    assert shown(write_wrong(folder, "return None"), "--quiet") == ERROR
-
-
-def test_a_narrow_window(folder: Path) -> None:
-    """Fails when the matrix breaks where its columns do not fit, or prose is not wrapped."""
-    text = shown(write_broken(folder), write_right(folder), "--dtype", "float32", "--profile", "quick", columns=40)
-    assert NARROW in text
-    prose = [line for line in text.splitlines() if re.match(r"  (says|config|worst) |           ", line)]
-    assert max(len(line) for line in prose) <= 40
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_line_of_prose_is_wider_than_the_window(folder: Path, columns: int) -> None:
+    """Fails when a narrow window breaks lines where it likes. What may be pasted is never broken."""
+    text = terminal_scenes.violated(folder, columns)
+    pasted = re.compile(r"    \w+ = |    from |    print|  replay|  claim|           ID")
+    assert [line for line in text.splitlines() if len(line) > columns and not pasted.match(line)] == []
 
 
 def test_commands_and_code_are_never_wrapped(folder: Path) -> None:
@@ -167,13 +83,6 @@ def test_commands_and_code_are_never_wrapped(folder: Path) -> None:
         assert [line for line in narrow.splitlines() if line.startswith(label)] == [
             line for line in wide.splitlines() if line.startswith(label)
         ]
-
-
-def test_one_line_a_case(folder: Path) -> None:
-    """Fails when --verbose leaves out a case, its verdict or why it was not checked."""
-    text = shown(write_broken(folder), "--verbose", "--dtype", "float32", "--profile", "quick")
-    lines = re.sub(r"\d+\.\d\d s", "TIME s", text).splitlines()[2:5]
-    assert [line[: len(want)] for line, want in zip(lines, VERBOSE.splitlines(), strict=True)] == VERBOSE.splitlines()
 
 
 def test_the_snippet_of_a_failure_runs(folder: Path) -> None:
@@ -247,10 +156,57 @@ def test_progress_is_live_on_a_terminal_only(folder: Path) -> None:
     arguments = ("verify", write_right(folder), "--spec", "spec.yaml", "--block", "llama")
     live = on_a_terminal(*arguments)
     assert re.search(r"\d/6\b", live)
+    assert re.search(r"\d\.\d/s", live), "the rate"
+    assert re.search(r"left.*\d:\d\d:\d\d|left.*-:--:--", live), "the time left"
+    assert "same-shape on right, llama, float32" in live, "what is looked at"
     assert f"{ESCAPE}[32m" in live, "verdicts are coloured"
-    for quiet in (on_a_terminal(*arguments, CI="true"), on_a_terminal(*arguments, "--no-progress")):
+    for quiet in (
+        on_a_terminal(*arguments, CI="true"),
+        on_a_terminal(*arguments, TERM="dumb"),
+        on_a_terminal(*arguments, "--no-progress"),
+    ):
         assert "/6" not in quiet
+        assert "  right  llama  4 hold, 2 unchecked, " in re.sub(r"\x1b\[[0-9;]*m", "", quiet)
         assert "exit status 0" in quiet
+    assert ESCAPE not in on_a_terminal(*arguments, TERM="dumb")
+
+
+def test_no_progress_where_one_end_is_a_pipe(folder: Path) -> None:
+    """Fails when `blocklaws verify ... > file` draws a bar, into the file or over the terminal."""
+    arguments = ["verify", write_right(folder), "--spec", "spec.yaml", "--block", "llama"]
+    main, side = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "blocklaws", *arguments], stdout=subprocess.PIPE, stderr=side, check=False,
+        env={name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": "xterm"},
+    )  # fmt: skip
+    os.close(side)
+    assert done.returncode == 0
+    assert b"/6" not in done.stdout
+    assert ESCAPE.encode() not in done.stdout
+    assert b"  right  llama  4 hold, 2 unchecked, " in done.stdout
+    with pytest.raises(OSError, match="Input/output error"):  # nothing was written there, and nobody can write any more
+        os.read(main, 1)
+    os.close(main)
+
+
+def test_lines_above_the_bar_are_whole(folder: Path) -> None:
+    """Fails when a line that is printed while the bar is shown gets mixed with it."""
+    live = on_a_terminal("verify", write_broken(folder), "--spec", "spec.yaml", "--block", "llama", "--block", "gpt")
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", live)
+    for block in ("llama", "gpt  "):
+        assert re.search(rf"(^|[\r\n])  broken  {block}  2 hold, 2 violated, 2 unchecked, \d+\.\d s *\r?\n", plain)
+
+
+def test_no_text_steers_the_terminal(folder: Path) -> None:
+    """Fails when a spec, or a file, can move the cursor or change what stands above."""
+    steering = r"Changing \x1b[2J\x1b]0;mine\x07 \u202e a token."
+    spec = (folder / "spec.yaml").read_text(encoding="utf-8")
+    (folder / "spec.yaml").write_text(
+        spec.replace("says: Changing a token changes no earlier output row.", f'says: "{steering}"'), encoding="utf-8"
+    )
+    text = invoke("verify", write_broken(folder), "--spec", "spec.yaml", "--block", "llama").stdout
+    assert "Changing ?[2J?]0;mine ? a token." in text
+    assert not set(text) & {ESCAPE, "\x07", "\u202e"}
 
 
 def test_no_color_is_honoured(folder: Path) -> None:
@@ -273,3 +229,15 @@ def test_ascii_is_enough(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert b"gr\\xf6\\xdfer" in done.stdout
     assert done.stdout.isascii()
+    live = on_a_terminal(
+        "verify",
+        "right.py:Backend",
+        "--spec",
+        "spec.yaml",
+        "--block",
+        "llama",
+        PYTHONIOENCODING="ascii",
+        PYTHONUTF8="0",
+    )
+    assert re.search(r"\d/6\b", live)
+    assert live.isascii(), "the bar too"
