@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from blocklaws.abilities import Abilities
@@ -22,6 +23,7 @@ from blocklaws.running import run_cases
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Fault, Invariant, Specification
 from blocklaws.subjects import Subject
+from blocklaws.versions import versions_of
 from blocklaws.worlds import World
 
 __all__ = ["Matrix", "Plan", "measure", "run_faults", "units"]
@@ -76,6 +78,7 @@ def run_faults(
         for name in names:
             loaded.one(kind, name)
     todo = units(plan_, loaded)
+    versions = versions_of(subject.backend for label in plan_.backends for subject in find_subjects(label))
     rows: list[Row] = []
     for number, found in enumerate(_each(todo, plan_, loaded, workers)):
         rows += found
@@ -86,7 +89,7 @@ def run_faults(
         raise BlocklawsError(
             "none of the chosen faults can be shown in the chosen blocks and dtypes, so nothing was tried"
         )
-    return Matrix(loaded, plan_, tuple(rows))
+    return Matrix(loaded, plan_, tuple(rows), versions=versions)
 
 
 def units(plan_: Plan, spec: Specification) -> list[tuple[str, str]]:
@@ -187,6 +190,7 @@ def _row(
 ) -> Row:
     choice = Choice((block,), (dtype,), tuple(one.id for one in invariants), plan_.profile, seed)
     cases = [dataclasses.replace(case, shrink=False) for case in plan(spec, [subject], choice)]
+    begin = time.perf_counter()
     kills: dict[str, Kill] = {}
     held: list[str] = []
     raised: dict[str, str] = {}
@@ -203,6 +207,7 @@ def _row(
     return Row(
         fault.id, subject.name, block, dtype, seed, tuple(kills.values()),
         tuple(dict.fromkeys(id for id in held if id not in kills)), tuple(raised.items()),
+        time.perf_counter() - begin,
     )  # fmt: skip
 
 

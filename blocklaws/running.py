@@ -21,7 +21,7 @@ from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
 from blocklaws.discovery import find_search, find_subjects
 from blocklaws.errors import BackendError, BlocklawsError
-from blocklaws.failure_text import shown_place
+from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
 from blocklaws.planning import Choice, plan, properties_of, reference_subject
 from blocklaws.report import CaseResult, Report, result_of
@@ -29,6 +29,7 @@ from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
 from blocklaws.subjects import Subject
 from blocklaws.surroundings import Surroundings
+from blocklaws.versions import versions_of
 
 __all__ = ["Run", "make_report", "prepare", "resolve", "run_case", "run_cases", "verify"]
 
@@ -154,7 +155,8 @@ class Run:
     def report(self, results: Mapping[int, Sequence[CaseResult]]) -> Report:
         """Return the report of the finished cases, by their numbers."""
         ordered = [result for number in sorted(results) for result in results[number]]
-        return make_report(self.spec, self.subjects, self.choice, ordered, self.known)
+        report = make_report(self.spec, self.subjects, self.choice, ordered, self.known)
+        return dataclasses.replace(report, command=run_command(self.request))
 
 
 def prepare(
@@ -275,4 +277,10 @@ def make_report(
         cases=tuple(results),
         stale=known.stale(results, choice, subjects),
         invariants=tuple(spec.invariants),
+        meanings={
+            id: {"family": told.family, "why": told.why, "means": told.means}
+            for id in dict.fromkeys(result.invariant for result in results)
+            if (told := spec.invariants.get(id)) is not None
+        },
+        versions=versions_of(subject.backend for subject in subjects),
     )  # fmt: skip

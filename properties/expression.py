@@ -15,7 +15,7 @@ import numpy as np
 from blocklaws.assigning import assign
 from blocklaws.built import BlockRaised
 from blocklaws.canonical import stage_shapes
-from blocklaws.checking import Case, Examination
+from blocklaws.checking import Case, Examination, nearest
 from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import EvaluationError, Judgement, evaluate, judge
 from blocklaws.invariant_reading import PATTERNS
@@ -63,6 +63,7 @@ class ExpressionProperty:
         if case.invariant.assume is not None and not judge(case.invariant.assume, scope, case.tolerance).holds:
             return Examination(void=f"the world does not satisfy {case.invariant.assume.text!r}")
         max_error: float | None = None
+        near: tuple[float, float] | None = None
         for clause in case.clauses:
             try:
                 judgement = judge(clause.expression, scope, case.tolerance, exact=case.subject.deterministic)
@@ -75,6 +76,7 @@ class ExpressionProperty:
                 return Examination(judgement=judgement, clause=clause, passes=passes)
             if judgement.difference is not None:
                 max_error = max(max_error or 0.0, judgement.difference)
+            near = nearest(near, judgement.nearness)
         informative = True
         if case.invariant.informative is not None:
             try:
@@ -85,7 +87,7 @@ class ExpressionProperty:
                 ) from None
             except Unavailable:
                 informative = True
-        return Examination(informative=informative, max_error=max_error, passes=passes)
+        return Examination(informative=informative, max_error=max_error, nearest=near, passes=passes)
 
 
 def admissible(case: Case, world: World) -> bool:

@@ -17,7 +17,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky, HypothesisWarning
 
-from blocklaws.checking import Case, Examination, Failure, Outcome, Property
+from blocklaws.checking import Case, Examination, Failure, Outcome, Property, nearest
 from blocklaws.failure_text import NOT_DETERMINISTIC
 from blocklaws.properties.worlds import admissible_sizes, examples
 from blocklaws.surroundings import Surroundings
@@ -87,6 +87,7 @@ class _Record:
         self._informative = 0
         self._void: dict[str, int] = {}
         self._max_error: float | None = None
+        self._nearest: tuple[float, float] | None = None
         self._failure: tuple[Example, Examination] | None = None
         self._first_failure = 0
         self.flaky = False
@@ -119,6 +120,7 @@ class _Record:
         self._informative += examination.informative
         if examination.max_error is not None:
             self._max_error = max(self._max_error or 0.0, examination.max_error)
+        self._nearest = nearest(self._nearest, examination.nearest)
 
     def outcome(self) -> Outcome:
         """Return the verdict on everything seen."""
@@ -126,6 +128,7 @@ class _Record:
             "examples": self._examples,
             "informative": self._informative,
             "max_error": self._max_error,
+            "nearest": self._nearest,
         }
         if self._failure is not None:
             example, examination = self._failure

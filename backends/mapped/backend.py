@@ -35,6 +35,7 @@ class MappedBackend:
         multiples: what sizes must divide by.
         deterministic: whether two equal calls give equal bits.
         device: the device that was chosen, or None for the framework's own choice.
+        packages: the packages that the mapping needs, whose versions a report names.
         cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
     """
 
@@ -46,6 +47,7 @@ class MappedBackend:
         self.multiples = dict(mapping.multiples)
         self.deterministic = mapping.deterministic
         self.cannot = dict(mapping.cannot)
+        self.packages = tuple(mapping.needs)
 
     def __repr__(self) -> str:
         return f"<mapped backend {self.name}>"

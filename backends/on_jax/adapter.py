@@ -46,6 +46,7 @@ class JaxBackend:
     validates = True
 
     faults: tuple[str, ...] = tuple(faults.FAULTS)
+    packages = ("jax", "jaxlib")
 
     def __init__(self, device: str | None = None, fault: str | None = None) -> None:
         self.device = device

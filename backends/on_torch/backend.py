@@ -33,6 +33,7 @@ class TorchBackend:
     #: Refusals are as docs/architecture.md says, so they can be verified.
     validates = True
     faults = FAULTS
+    packages = ("torch",)
 
     def __init__(self, device: str = "cpu", fault: str | None = None) -> None:
         self.device = device
