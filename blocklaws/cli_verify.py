@@ -50,6 +50,7 @@ def verify_and_show(
     *,
     workers: int,
     json_file: Path | None,
+    html_file: Path | None,
     junit_file: Path | None,
     quiet: bool,
     verbose: bool,
@@ -59,7 +60,7 @@ def verify_and_show(
     """Run, show, store and write; return the exit status."""
     if quiet and verbose:
         raise BlocklawsError("--quiet and --verbose exclude each other; leave one out")
-    check_writable(json_file, junit_file)
+    check_writable(json_file, html_file, junit_file)
     terminal = Terminal(quiet=quiet, verbose=verbose, progress=not no_progress)
     with quiet_stdout():
         run = prepare(backends, **request)
@@ -74,12 +75,16 @@ def verify_and_show(
     if problem:
         print(f"blocklaws: {problem}", file=sys.stderr)
     if interrupted:
-        unwritten = [str(file) for file in (json_file, junit_file) if file is not None]
+        unwritten = [str(file) for file in (json_file, html_file, junit_file) if file is not None]
         if unwritten:
             print(f"blocklaws: interrupted, so {' and '.join(unwritten)} is not written", file=sys.stderr)
         return status
     if json_file is not None:
         write_json(json_file, report.as_dict())
+    if html_file is not None:
+        from blocklaws.html import verify_page
+
+        write_text(html_file, verify_page(report))
     if junit_file is not None:
         from blocklaws.junit import junit_xml
 
@@ -124,16 +129,22 @@ def replay_and_show(source: str, case_id: str | None, test_file: Path | None) ->
     return {"holds": 0, "unchecked": 2}.get(result.verdict, 1)
 
 
-def faults_and_show(backends: list[str], *, json_file: Path | None, no_progress: bool, **options: Any) -> int:
+def faults_and_show(
+    backends: list[str], *, json_file: Path | None, html_file: Path | None, no_progress: bool, **options: Any
+) -> int:
     """Make the kill matrix, show it, write it; return the exit status."""
     from blocklaws.kill_matrix import run_faults
 
-    check_writable(json_file)
+    check_writable(json_file, html_file)
     terminal = Terminal(progress=not no_progress)
     with terminal.counting() as count, quiet_stdout():
         matrix = run_faults(backends, progress=count, **options)
     matrix.render(terminal.console)
     if json_file is not None:
         write_json(json_file, matrix.as_dict())
+    if html_file is not None:
+        from blocklaws.html import faults_page
+
+        write_text(html_file, faults_page(matrix.as_dict()))
     status: int = matrix.exit_status
     return status
