@@ -53,7 +53,7 @@ class CaseResult:
     clause_at: str = ""
     worst: str = ""
     element: Mapping[str, Any] | None = None
-    """What ``worst`` says, for programs: ``at`` (axis -> index), ``of``, ``got``, ``want``, ``difference`` ..."""
+    """What ``worst`` says, for programs: ``axes``, ``at``, ``of``, ``got``, ``want``, ``difference`` ..."""
     divergence: str = ""
     how: str = ""
     """How ``stage`` was found: ``traced``, or ``narrowed: ...`` with the experiments; a group is joined by "or"."""
@@ -179,7 +179,8 @@ def _claimed(examination: Examination) -> dict[str, Any]:
     )
     details["element"] = {
         "of": judgement.name,
-        "at": dict(zip(names, judgement.worst, strict=True)),
+        "axes": list(names),
+        "at": list(judgement.worst),
         **{name: _json_number(getattr(judgement, name)) for name in ("got", "want", "difference", "allowed")},
         "wrong": judgement.wrong,
         "total": judgement.total,
@@ -287,7 +288,7 @@ class Report:
             "versions": dict(self.versions),
             "backends": [dict(backend) for backend in self.backends],
             "invariants": list(self.invariants),
-            "meanings": {id: dict(told) for id, told in self.meanings.items()},
+            "meanings": [{"invariant": id, **told} for id, told in self.meanings.items()],
             "cases": [case.as_dict() for case in self.cases],
             "stale_known_failures": list(self.stale),
             "summary": self.summary,

@@ -39,7 +39,10 @@ def report_from(data: Any, source: str = "the report") -> Report:
             cases=tuple(_case(case, f"{source}: cases[{number}]") for number, case in enumerate(cases)),
             stale=tuple(data.get("stale_known_failures", ())),
             invariants=tuple(data.get("invariants", ())),
-            meanings=data.get("meanings", {}),
+            meanings={
+                told["invariant"]: {key: text for key, text in told.items() if key != "invariant"}
+                for told in data.get("meanings", ())
+            },
             versions=data.get("versions", {}),
             command=data.get("command", ""),
         )
