@@ -95,7 +95,8 @@ class Plan:
             words += [word for name in names for word in (option, name)]
         words += ["--spec", self.spec] if self.spec else []
         words += ["--profile", self.profile, "--seed", str(self.seed), "--seeds", str(self.seeds)]
-        return shlex.join(words + ["--claims"] * self.claims_only + ["--every"] * self.every + ["--first-kill"] * self.first_kill)
+        flags = (("--claims", self.claims_only), ("--every", self.every), ("--first-kill", self.first_kill))
+        return shlex.join([*words, *(option for option, chosen in flags if chosen)])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from html_support import HOSTILE, Element, faulty, hostile_report, large_report,
 
 import blocklaws
 from blocklaws.canonical import STAGES
+from blocklaws.cli import cli
 from blocklaws.causes import causes
 from blocklaws.errors import BlocklawsError
 from blocklaws.html import faults_page, report_from, verify_page
@@ -32,6 +34,7 @@ from blocklaws.html.failures import MOST_IN_FULL
 from blocklaws.html.planes import LEVELS, difference_plane, weights_plane, where
 from blocklaws.html.rendering import plain
 from blocklaws.html.words import number, percent, used
+from blocklaws.kill_results import Plan
 from blocklaws.report import Report
 
 PAGES = {
@@ -445,6 +448,20 @@ def test_the_command_writes_both_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "kills.json").read_text(encoding="utf-8"))
     assert faults_page(data) == (tmp_path / "kills.html").read_text(encoding="utf-8")
+
+
+def test_the_command_of_a_matrix_measures_the_same() -> None:
+    """Fails when whoever types the command of a page gets another matrix."""
+    plan = Plan(
+        ("numpy", "torch"), "my spec.yaml", ("llama",), ("float32",), ("gain-missing",), ("liveness",), "quick", 3, 2,
+        claims_only=True, first_kill=True, every=True,
+    )  # fmt: skip
+    words = shlex.split(plan.command)
+    assert words[:2] == ["blocklaws", "faults"]
+    context = cli.commands["faults"].make_context("faults", words[2:])
+    asked = {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in context.params.items()}
+    for field in dataclasses.fields(plan):
+        assert asked[field.name] == getattr(plan, field.name), field.name
 
 
 @pytest.mark.parametrize("command", [("verify", "numpy"), ("faults", "numpy")])
