@@ -25,8 +25,8 @@ from html_support import HOSTILE, Element, faulty, hostile_report, large_report,
 
 import blocklaws
 from blocklaws.canonical import STAGES
-from blocklaws.cli import cli
 from blocklaws.causes import causes
+from blocklaws.cli import cli
 from blocklaws.errors import BlocklawsError
 from blocklaws.html import faults_page, report_from, verify_page
 from blocklaws.html.diagram import STATES, block_diagram
