@@ -3,6 +3,7 @@
 #   make verify [BACKENDS="numpy torch jax"]   verify backends, with only what they need installed
 #   make test                                  every check of the project: format, lint, types, tests
 #   make lint, make types, make pytest         one of them
+#   make browser                               what the tests of the HTML report open it in, where that can be installed
 #   make format                                let ruff rewrite what it can
 #   make bench                                 the benchmarks, in the environment of the tests
 #   make clean                                 remove what these commands made
@@ -35,7 +36,7 @@ extras := $(sort $(filter torch jax,$(BACKENDS)) $(EXTRAS))
 verify_stamp := $(VERIFY)/installed-$(subst $(space),-,$(strip base $(extras)))
 test_stamp := $(TEST)/installed
 
-.PHONY: verify test lint types pytest format bench clean
+.PHONY: verify test lint types pytest browser format bench clean
 .DEFAULT_GOAL := verify
 
 verify: $(verify_stamp)
@@ -54,8 +55,18 @@ types: $(test_stamp)
 	@ln -s "$(CURDIR)"/blocklaws/* "$(CURDIR)/spec" "$(CURDIR)/backends" "$(CURDIR)/properties" build/types/blocklaws/
 	@$(TEST)/bin/python -m mypy
 
-pytest: $(test_stamp)
+pytest: $(test_stamp) browser
 	@$(TEST)/bin/python -m pytest -q -n $(WORKERS) --hypothesis-profile=ci $(ARGS)
+
+# Debian's Chromium, installed once, by root alone. Where there is none, the tests that need it are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing chromium for the tests of the HTML report" >&2; \
+	    { apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+	      apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 \
+	      || echo "chromium could not be installed; the tests that need it will be skipped" >&2; \
+	  fi; }
 
 format: $(test_stamp)
 	@$(TEST)/bin/python -m ruff format .

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from blocklaws.expressions import Judgement
     from blocklaws.passes import Pass
 
-__all__ = ["Case", "Examination", "Failure", "Outcome", "Property", "Search", "Verdict"]
+__all__ = ["Case", "Examination", "Failure", "Outcome", "Property", "Search", "Verdict", "nearest"]
 
 Verdict = Literal["holds", "violated", "unchecked", "error"]
 
@@ -37,6 +38,7 @@ class Examination:
         raised: what the block raised, when it did.
         void: why nothing was checked, when nothing was.
         max_error: the largest difference seen by a claim of closeness.
+        nearest: the (difference, allowed) of the comparison that came nearest to its bound, or went furthest beyond it.
         clause: the clause that failed.
         passes: the passes that were made, by name ("" is the base), for localising.
     """
@@ -46,6 +48,7 @@ class Examination:
     raised: str | None = None
     void: str | None = None
     max_error: float | None = None
+    nearest: tuple[float, float] | None = None
     clause: Clause | None = None
     passes: Mapping[str, Pass] = dataclasses.field(default_factory=dict)
 
@@ -53,6 +56,22 @@ class Examination:
     def failed(self) -> bool:
         """Whether the example refutes the invariant or the block could not be run on it."""
         return self.judgement is not None or self.raised is not None
+
+
+def nearest(*found: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return the (difference, allowed) that uses most of what is allowed, the first of equals.
+
+    >>> nearest((1.0, 4.0), None, (1.0, 2.0))
+    (1.0, 2.0)
+    """
+    return max((pair for pair in found if pair is not None), key=_used, default=None)
+
+
+def _used(pair: tuple[float, float]) -> float:
+    difference, allowed = pair
+    if not difference:
+        return 0.0
+    return difference / allowed if allowed > 0 else math.inf
 
 
 class Property(Protocol):
@@ -90,6 +109,8 @@ class Outcome:
     examples: int = 0
     informative: int = 0
     max_error: float | None = None
+    nearest: tuple[float, float] | None = None
+    """The (difference, allowed) of the comparison that came nearest to its bound, over all examples."""
     failure: Failure | None = None
     spec_mistake: bool = False
     """Whether an error is the spec's: an expression that cannot be evaluated, whatever the backend."""

@@ -129,6 +129,7 @@ _workers = click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N", help="Processes."
 )
 _json = click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write the report as JSON.")
+_html = click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Write the report as one HTML file.")
 
 
 def _profile(default: str) -> Callable[[Any], Any]:
@@ -142,7 +143,7 @@ def _profile(default: str) -> Callable[[Any], Any]:
 @click.option(
     "--known-failures", metavar="FILE", help="A YAML file of failures that are expected, each with its reason."
 )
-@_options(_workers, _json)
+@_options(_workers, _json, _html)
 @click.option("--isolate", is_flag=True, help="Run each backend in a process of its own.")
 @click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--markdown", "markdown_file", type=_FILE, metavar="FILE", help="Write a summary for a pull request.")
@@ -304,7 +305,7 @@ def schema(kind: str) -> None:
 @click.option(
     "--workers", type=click.IntRange(1, 256), default=None, metavar="N", help="Processes  [default: one for each core]"
 )
-@_options(_json)
+@_options(_json, _html)
 @click.option("--no-progress", is_flag=True, help="Show no live progress.")
 def faults(backends: Sequence[str], **options: Any) -> int:
     """Show the kill matrix: which invariants refute which faults, planted in a built-in backend."""

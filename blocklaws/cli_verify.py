@@ -11,7 +11,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blocklaws.errors import BlocklawsError
 from blocklaws.failure_text import verify_command
@@ -20,6 +20,9 @@ from blocklaws.report import Report
 from blocklaws.running import Run, prepare
 from blocklaws.stored_failures import store_failures
 from blocklaws.terminal import Terminal, meaning
+
+if TYPE_CHECKING:
+    from blocklaws.kill_results import Matrix
 
 __all__ = ["faults_and_show", "quiet_stdout", "verify_and_show"]
 
@@ -38,6 +41,7 @@ def verify_and_show(
     *,
     workers: int,
     json_file: Path | None,
+    html_file: Path | None,
     junit_file: Path | None,
     markdown_file: Path | None,
     badge_file: Path | None,
@@ -49,7 +53,7 @@ def verify_and_show(
     """Run, show, store and write; return the exit status."""
     if quiet and verbose:
         raise BlocklawsError("--quiet and --verbose exclude each other; leave one out")
-    check_writable(json_file, junit_file, markdown_file, badge_file)
+    check_writable(json_file, html_file, junit_file, markdown_file, badge_file)
     terminal = Terminal(quiet=quiet, verbose=verbose, progress=not no_progress)
     with quiet_stdout():
         run = prepare(backends, **request)
@@ -61,6 +65,7 @@ def verify_and_show(
     unwritten = write_all(
         [
             (json_file, lambda file: write_json(file, report.as_dict())),
+            (html_file, lambda file: _write_html(file, report)),
             (junit_file, lambda file: _write_junit(file, report)),
             (markdown_file, lambda file: _write_markdown(file, report, status)),
             (badge_file, lambda file: _write_badge(file, report)),
@@ -80,6 +85,18 @@ def _complain(problems: Sequence[str | None]) -> None:
     for problem in problems:
         if problem:
             print(f"blocklaws: {' '.join(problem.split())}", file=sys.stderr)
+
+
+def _write_html(file: Path, report: Report) -> None:
+    from blocklaws.html import verify_page
+
+    write_text(file, verify_page(report))
+
+
+def _write_faults_html(file: Path, matrix: Matrix) -> None:
+    from blocklaws.html import faults_page
+
+    write_text(file, faults_page(matrix.as_dict()))
 
 
 def _write_junit(file: Path, report: Report) -> None:
@@ -110,16 +127,23 @@ def _run(run: Run, workers: int, terminal: Terminal) -> Report:
     return run.report(results)
 
 
-def faults_and_show(backends: list[str], *, json_file: Path | None, no_progress: bool, **options: Any) -> int:
+def faults_and_show(
+    backends: list[str], *, json_file: Path | None, html_file: Path | None, no_progress: bool, **options: Any
+) -> int:
     """Make the kill matrix, show it, write it; return the exit status."""
     from blocklaws.kill_matrix import run_faults
 
-    check_writable(json_file)
+    check_writable(json_file, html_file)
     terminal = Terminal(progress=not no_progress)
     with terminal.counting() as count, quiet_stdout():
         matrix = run_faults(backends, progress=count, **options)
     matrix.render(terminal.console)
-    unwritten = write_all([(json_file, lambda file: write_json(file, matrix.as_dict()))])
+    unwritten = write_all(
+        [
+            (json_file, lambda file: write_json(file, matrix.as_dict())),
+            (html_file, lambda file: _write_faults_html(file, matrix)),
+        ]
+    )
     _complain(unwritten)
     status: int = matrix.exit_status
     return status or 2 * bool(unwritten)

@@ -22,6 +22,8 @@ __all__ = [
     "failure_fields",
     "failure_text",
     "headline",
+    "is_named",
+    "run_command",
     "shown_place",
     "snippet",
     "verify_command",
@@ -104,15 +106,32 @@ def verify_command(result: CaseResult) -> str:
     return shlex.join(words)
 
 
-def _is_named(result: CaseResult) -> bool:
+def run_command(request: Mapping[str, Any]) -> str:
+    """Return the command of a whole run, given what `running.prepare` was called with.
+
+    Empty where a backend or the spec was given as an object: no command can name it.
+    """
+    spec = request.get("spec")
+    if not all(isinstance(name, str) for name in request["backends"]) or not isinstance(spec, str | Path | None):
+        return ""
+    words = ["blocklaws", "verify", *request["backends"]]
+    options = (("--block", "blocks"), ("--dtype", "dtypes"), ("--invariant", "invariants"))
+    words += [word for option, key in options for name in request[key] for word in (option, name)]
+    words += ["--profile", str(request["profile"]), "--seed", str(request["seed"])]
+    files = (("--spec", spec), ("--device", request["device"]), ("--known-failures", request["known_failures"]))
+    words += [word for option, value in files if value for word in (option, str(value))]
+    return shlex.join(words + ["--isolate"] * bool(request["isolate"]))
+
+
+def is_named(result: CaseResult) -> bool:
     """Whether the backend was given by a name; one given as an object cannot be found again."""
     return not result.label.startswith("<")
 
 
 def snippet(result: CaseResult) -> str:
     """Return a few lines of Python that show the failure again."""
-    backend = repr(result.label) if _is_named(result) else "backend"
-    lines = [] if _is_named(result) else ["backend = ...  # the object that was verified"]
+    backend = repr(result.label) if is_named(result) else "backend"
+    lines = [] if is_named(result) else ["backend = ...  # the object that was verified"]
     options = f"invariant={result.invariant!r}, block={result.block!r}, dtype={result.dtype!r}"
     extra = "".join(
         f", {name}={value!r}"
@@ -184,8 +203,8 @@ def failure_fields(result: CaseResult, replay: str | None = None) -> list[tuple[
         fields.append(("config", config_text(result.config)))
         fields.append(("world", world_text(result.counterexample)))
     if replay is None:
-        replay = result.replay if _is_named(result) else ""
-    if replay or _is_named(result):
+        replay = result.replay if is_named(result) else ""
+    if replay or is_named(result):
         fields.append(("replay", replay or verify_command(result)))
     fields.append(("python", snippet(result)))
     return fields

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from blocklaws.abilities import Abilities
@@ -195,6 +196,7 @@ def _row(
 ) -> Row:
     choice = Choice((block,), (dtype,), tuple(one.id for one in invariants), plan_.profile, seed)
     cases = [dataclasses.replace(case, shrink=False) for case in plan(spec, [subject], choice)]
+    begin = time.perf_counter()
     kills: dict[str, Kill] = {}
     held: list[str] = []
     raised: dict[str, str] = {}
@@ -211,6 +213,7 @@ def _row(
     return Row(
         fault.id, subject.name, block, dtype, seed, tuple(kills.values()),
         tuple(dict.fromkeys(id for id in held if id not in kills)), tuple(raised.items()),
+        time.perf_counter() - begin,
     )  # fmt: skip
 
 

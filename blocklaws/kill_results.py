@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ class Row:
     held: tuple[str, ...]
     raised: tuple[tuple[str, str], ...] = ()
     """(invariant, reason) where the block raised, or the check could not be made."""
+    seconds: float = dataclasses.field(default=0.0, compare=False)
 
     @property
     def survived(self) -> bool:
@@ -84,6 +86,18 @@ class Plan:
         refuted, and that the claims are true there, is tried on each.
         """
         return not self.claims_only and (self.every or label == self.backends[0])
+
+    @property
+    def command(self) -> str:
+        """The command that measures the same."""
+        words = ["blocklaws", "faults", *self.backends]
+        chosen = (("--block", self.blocks), ("--dtype", self.dtypes), ("--fault", self.faults))
+        for option, names in (*chosen, ("--invariant", self.invariants)):
+            words += [word for name in names for word in (option, name)]
+        words += ["--spec", self.spec] if self.spec else []
+        words += ["--profile", self.profile, "--seed", str(self.seed), "--seeds", str(self.seeds)]
+        flags = (("--claims", self.claims_only), ("--every", self.every), ("--first-kill", self.first_kill))
+        return shlex.join([*words, *(option for option, chosen in flags if chosen)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,6 +298,7 @@ class Matrix:
     def as_dict(self) -> dict[str, Any]:
         """Return the matrix as the design's JSON has it, with a few keys more."""
         right, total = self.localised
+        planted = dict.fromkeys(fault for _, fault in self.by_fault)
         return {
             "blocklaws": blocklaws.__version__, "format": FORMAT,
             "versions": dict(self.versions),
@@ -297,6 +312,7 @@ class Matrix:
                     "stages": {kill.invariant: kill.stage for kill in row.kills},
                     "held": list(row.held),
                     "raised": [list(pair) for pair in row.raised],
+                    "seconds": round(row.seconds, 4),
                 }
                 for row in self.rows
             ],
@@ -307,9 +323,18 @@ class Matrix:
             "unearned_invariants": list(self.unearned),
             "unproven_invariants": list(self.unproven),
             "rates": [
-                {"fault": fault, "backend": backend, "share": round(rate.share, 4), "examples": rate.examples}
+                {
+                    "fault": fault, "backend": backend, "share": round(rate.share, 4), "examples": rate.examples,
+                    "stage": self.stages.get((backend, fault), (None,))[0],
+                }
                 for (backend, fault), rate in self.rates.items()
             ],
+            "planted": [
+                {"fault": one.id, "family": one.family, "says": one.says, "stage": one.stage}
+                for one in self.spec.faults.values()
+                if one.id in planted
+            ],
+            "invariants": list(self.tried),
             "weak_claims": [
                 {"backend": backend, "invariant": id, "fault": fault, "share": round(rate.share, 4)}
                 for (backend, id, fault) in self.weak
@@ -318,7 +343,8 @@ class Matrix:
             "localised": {"right": right, "of": total},
             "spec": {"sha256": self.spec.sha256, "sources": list(self.spec.sources)},
             "profile": self.plan.profile, "seed": self.plan.seed, "seeds": self.plan.seeds,
-            "claims_only": self.plan.claims_only, "first_kill": self.plan.first_kill, "not_run": self.not_run,
+            "command": self.plan.command, "claims_only": self.plan.claims_only, "first_kill": self.plan.first_kill,
+            "not_run": self.not_run,
             "met_every_invariant": [label for label in self.plan.backends if self.plan.meets_every(label)],
             "problems": list(self.problems), "exit_status": self.exit_status,
         }  # fmt: skip

@@ -94,7 +94,7 @@ def examine(
             return Outcome("violated", examination.judgement.detail, 1, 1, failure=failure)
         if examination.void is not None:
             return Outcome("unchecked", examination.void, 1)
-        return Outcome("holds", "", 1, int(examination.informative), examination.max_error)
+        return Outcome("holds", "", 1, int(examination.informative), examination.max_error, examination.nearest)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as in a run

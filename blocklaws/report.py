@@ -6,6 +6,7 @@ not: print, or hold arrays; a result can cross process borders.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -17,9 +18,10 @@ from typing import Any
 from blocklaws.checking import Case, Examination, Outcome, Verdict
 from blocklaws.claim_axes import axes_of_claim, axes_of_stage
 from blocklaws.failure_text import failure_text, shown_place
-from blocklaws.localising import axis_pattern, first_divergence
+from blocklaws.localising import Divergence, axis_pattern, first_divergence
 from blocklaws.located_yaml import Place
 from blocklaws.report_schema import FORMAT
+from blocklaws.stage_table import table_of_failure
 
 __all__ = ["VERDICTS", "CaseResult", "Report", "result_of"]
 
@@ -44,14 +46,20 @@ class CaseResult:
     informative: int = 0
     seconds: float = 0.0
     max_error: float | None = None
+    nearest: tuple[float, float] | None = None
+    """The (difference, allowed) of the comparison that came nearest to its bound, or went furthest beyond it."""
     stage: str | None = None
     pattern: str = ""
     claim: str = ""
     clause_at: str = ""
     worst: str = ""
+    element: Mapping[str, Any] | None = None
+    """What ``worst`` says, for programs: ``axes``, ``at``, ``of``, ``got``, ``want``, ``difference`` ..."""
     divergence: str = ""
     how: str = ""
     """How ``stage`` was found: ``traced``, or ``narrowed: ...`` with the experiments; a group is joined by "or"."""
+    stages: Mapping[str, Any] | None = None
+    """The stages of the failing world beside the reference's, as `stage_table` gives them; a failure alone has it."""
     examples_to_fail: int = 0
     unproven: bool = False
     spec_mistake: bool = False
@@ -94,6 +102,7 @@ class CaseResult:
         """Return the case as the design's JSON has it, with a few keys more."""
         data = dataclasses.asdict(self)
         data["max_error"] = _json_number(self.max_error)
+        data["nearest"] = None if self.nearest is None else [_json_number(value) for value in self.nearest]
         data["seconds"] = round(self.seconds, 4)
         del data["compilations"]
         return {**data, "id": self.id if self.counterexample is not None else "", "replay": self.replay}
@@ -119,6 +128,7 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
             **_localised(case, examination),
         }
     details.setdefault("max_error", outcome.max_error)
+    details.setdefault("nearest", outcome.nearest)
     return CaseResult(
         invariant=case.invariant.id,
         part=case.part,
@@ -168,31 +178,52 @@ def _claimed(examination: Examination) -> dict[str, Any]:
         + (f", allowed {judgement.allowed:.3g}" if judgement.allowed else "")
         + f" ({judgement.wrong} of {judgement.total} elements)"
     )
+    details["element"] = {
+        "of": judgement.name,
+        "axes": list(names),
+        "at": list(judgement.worst),
+        **{name: _json_number(getattr(judgement, name)) for name in ("got", "want", "difference", "allowed")},
+        "wrong": judgement.wrong,
+        "total": judgement.total,
+    }
     if judgement.mask is not None:
         details["pattern"] = axis_pattern(judgement.mask, names)
     details["max_error"] = judgement.difference
+    details["nearest"] = judgement.nearness
     return details
 
 
 def _localised(case: Case, examination: Examination) -> dict[str, Any]:
-    """Return which stage is wrong: traced where the block shows its stages, else narrowed by experiments."""
+    """Return which stage is wrong and, of a failure that is looked into, its stages beside the reference's."""
     if not examination.passes:
         return {}
-    if (divergence := first_divergence(examination.passes, case.tolerance)) is not None:
-        of = f" in the pass {divergence.passed!r}" if divergence.passed else ""
-        mask = divergence.judgement.mask
-        where = "" if mask is None else f": {axis_pattern(mask, axes_of_stage(divergence.stage, mask.ndim))}"
-        return {"stage": divergence.stage, "divergence": f"{divergence.stage}{of}{where}", "how": "traced"}
+    divergence = first_divergence(examination.passes, case.tolerance)
+    details = _diverging(divergence) if divergence is not None else {}
     # An expected failure is not looked into, as it is not shrunk.
-    if not case.shrink or examination.judgement is None or "trace" in case.abilities.shown:
-        return {}
+    if not case.shrink:
+        return details
+    # A verdict is not lost to what only explains it.
+    with contextlib.suppress(Exception):
+        if divergence is None and examination.judgement is not None and "trace" not in case.abilities.shown:
+            details |= _narrowed(case, examination)
+    with contextlib.suppress(Exception):
+        first = divergence.passed if divergence is not None else next(iter(examination.passes))
+        details["stages"] = table_of_failure(examination.passes, first, case.tolerance)
+    return details
+
+
+def _diverging(divergence: Divergence) -> dict[str, Any]:
+    of = f" in the pass {divergence.passed!r}" if divergence.passed else ""
+    mask = divergence.judgement.mask
+    where = "" if mask is None else f": {axis_pattern(mask, axes_of_stage(divergence.stage, mask.ndim))}"
+    return {"stage": divergence.stage, "divergence": f"{divergence.stage}{of}{where}", "how": "traced"}
+
+
+def _narrowed(case: Case, examination: Examination) -> dict[str, Any]:
+    """Return what experiments on ``forward`` say of a block that shows no stages."""
     from blocklaws.narrowing import narrowed
 
-    try:
-        found = narrowed(case, examination.passes)
-    except Exception:
-        found = None  # a verdict is not lost to what only explains it
-    if found is None:
+    if (found := narrowed(case, examination.passes)) is None:
         return {}
     stages = " or ".join(found.stages)
     return {"stage": stages, "divergence": f"{stages}: {found.says}", "how": f"narrowed: {found.how}"}
@@ -216,8 +247,12 @@ class Report:
     """Known failures that no case of the run matched, or that held: each is a failure of its own."""
     invariants: tuple[str, ...] = ()
     """The ids of the spec, in its order."""
+    meanings: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    """Invariant -> ``family``, ``why`` and ``means``, for those that the run has cases of."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Name -> version of what the run stands on: Python, NumPy, a backend's framework."""
+    command: str = ""
+    """The command that repeats the run; empty where a backend or the spec was given as an object."""
     not_run: int = 0
     """How many cases an interrupt left out."""
 
@@ -253,7 +288,10 @@ class Report:
             "spec": dict(self.spec),
             "seed": self.seed,
             "profile": self.profile,
+            "command": self.command,
             "backends": [dict(backend) for backend in self.backends],
+            "invariants": list(self.invariants),
+            "meanings": [{"invariant": id, **told} for id, told in self.meanings.items()],
             "cases": [case.as_dict() for case in self.cases],
             "stale_known_failures": list(self.stale),
             "not_run": self.not_run,

@@ -29,6 +29,13 @@ _ERROR = {
     "anyOf": [{"type": "number", "minimum": 0, "maximum": 1e308}, {"type": "null"}, {"enum": ["inf", "nan"]}],
     "description": "the largest difference that a claim of closeness saw; null where none was made",
 }
+_NEAREST = {
+    "anyOf": [
+        {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": ["number", "string"]}},
+        {"type": "null"},
+    ],
+    "description": "[difference, allowed] of the comparison that came nearest to its bound",
+}
 _SIZES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
 
 
@@ -44,6 +51,48 @@ _COUNTEREXAMPLE = _object(
         "position_offset": _COUNT,
         "picks": {"type": "object"},
     }
+)
+
+_VALUE = {"anyOf": [{"type": "number"}, {"type": "null"}, {"enum": ["inf", "-inf", "nan"]}]}
+_ELEMENT = _object(
+    {
+        "of": {**_TEXT, "description": "the parameter that was compared, where there were several"},
+        "axes": _NAMES,
+        "at": {"type": "array", "items": _COUNT},
+        **dict.fromkeys(("got", "want"), _VALUE),
+        **dict.fromkeys(("difference", "allowed"), _ERROR),
+        "wrong": _COUNT,
+        "total": _COUNT,
+    },
+    description="the element that is furthest off",
+)
+_INDICES = {"type": "array", "items": _COUNT}
+_NUMBERS = {"type": "array", "items": {"type": "array", "items": _VALUE}}
+_PLANE = _object(
+    {"axes": _NAMES, "at": _INDICES, "from": _INDICES, "of": _INDICES, "got": _NUMBERS, "want": _NUMBERS},
+    description="the last two axes of the block's and the reference's array, around the worst element",
+)
+_STAGE = {
+    "type": "object",
+    "required": ["stage", "shape"],
+    "properties": {
+        "stage": _NAME,
+        "shape": {"anyOf": [_INDICES, {"type": "null"}], "description": "null where the block does not show it"},
+        "expected_shape": {**_INDICES, "description": "there where the shape is wrong"},
+        **dict.fromkeys(("max", "reference_max", "difference", "allowed"), _ERROR),
+        "at": _INDICES,
+        "within": {"type": ["boolean", "null"], "description": "whether it lies within its bound"},
+        "plane": _PLANE,
+        "plane_left_out": _FLAG,
+    },
+}
+_STAGES = _object(
+    {
+        "pass": {**_TEXT, "description": "which run of the block; empty for the first"},
+        "note": _TEXT,
+        "rows": {"type": "array", "items": _STAGE},
+    },
+    description="the stages of a failure beside the reference's",
 )
 
 _CASE = _object(
@@ -62,13 +111,16 @@ _CASE = _object(
         "informative": {**_COUNT, "description": "those of them in which the claim could have failed"},
         "seconds": _SECONDS,
         "max_error": _ERROR,
+        "nearest": _NEAREST,
         "stage": {"type": ["string", "null"], "description": "the first that diverges; several are joined by 'or'"},
         "pattern": {**_TEXT, "description": "which elements are wrong"},
         "claim": {**_TEXT, "description": "the claim that failed"},
         "clause_at": {**_TEXT, "description": "file:line of that claim"},
         "worst": {**_TEXT, "description": "the element that is furthest off"},
+        "element": {"anyOf": [{"$ref": "#/$defs/element"}, {"type": "null"}]},
         "divergence": _TEXT,
         "how": {**_TEXT, "description": "how the stage was found: 'traced', or 'narrowed: ...'"},
+        "stages": {"anyOf": [{"$ref": "#/$defs/stages"}, {"type": "null"}]},
         "examples_to_fail": _COUNT,
         "unproven": {**_FLAG, "description": "whether the invariant names no fault that would refute it"},
         "spec_mistake": _FLAG,
@@ -123,7 +175,13 @@ _COMMON: Mapping[str, Any] = {
 _VERIFY = _object(
     {
         **_COMMON,
+        "command": {**_TEXT, "description": "what repeats the run; empty where an object was verified"},
         "backends": {"type": "array", "items": _BACKEND, "minItems": 1},
+        "invariants": {**_NAMES, "description": "those of the spec, in its order"},
+        "meanings": {
+            "type": "array",
+            "items": _object({"invariant": _NAME, "family": _TEXT, "why": _TEXT, "means": _TEXT}),
+        },
         "cases": {"type": "array", "items": {"$ref": "#/$defs/case"}},
         "stale_known_failures": {"type": "array", "items": _TEXT},
         "not_run": {**_COUNT, "description": "cases that an interrupt left out"},
@@ -144,6 +202,7 @@ _FAULT = _object(
         "stages": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
         "held": _NAMES,
         "raised": {"type": "array", "items": {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}},
+        "seconds": _SECONDS,
     },
     allOf=[
         {
@@ -183,9 +242,16 @@ _FAULTS = _object(
                         "anyOf": [_SECONDS, {"type": "null"}],
                         "description": "median of the examples until the quickest kill",
                     },
+                    "stage": {"type": ["string", "null"], "description": "the stage that most kills name"},
                 }
             ),
         },
+        "planted": {
+            "type": "array",
+            "items": _object({"fault": _NAME, "family": _TEXT, "says": _TEXT, "stage": {"type": ["string", "null"]}}),
+        },
+        "invariants": {**_NAMES, "description": "those that met a fault"},
+        "command": {**_TEXT, "description": "what repeats the run"},
         "weak_claims": {
             "type": "array",
             "items": _object({"backend": _NAME, "invariant": _NAME, "fault": _NAME, "share": _SHARE}),
@@ -194,7 +260,10 @@ _FAULTS = _object(
         "seeds": {"type": "integer", "minimum": 1, "maximum": 2**63},
         "claims_only": _FLAG,
         "first_kill": _FLAG,
-        "met_every_invariant": {**_NAMES, "description": "the backends whose faults met every invariant; others, claims"},
+        "met_every_invariant": {
+            **_NAMES,
+            "description": "the backends whose faults met every invariant; others, claims",
+        },
         "not_run": {**_COUNT, "description": "faults that an interrupt left out"},
         "problems": {"type": "array", "items": _TEXT},
         "exit_status": {"enum": [0, 1, 2, 130]},
@@ -214,6 +283,8 @@ def report_schema(kind: str | None = None) -> dict[str, Any]:
             "verify": _VERIFY,
             "case": _CASE,
             "counterexample": _COUNTEREXAMPLE,
+            "element": _ELEMENT,
+            "stages": _STAGES,
             "faults": _FAULTS,
             "fault": _FAULT,
         },

@@ -22,7 +22,7 @@ from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
 from blocklaws.discovery import find_search, find_subjects
 from blocklaws.errors import BackendError, BlocklawsError
-from blocklaws.failure_text import shown_place
+from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
 from blocklaws.planning import Choice, plan, properties_of, reference_subject
 from blocklaws.report import CaseResult, Report, result_of
@@ -162,6 +162,7 @@ class Run:
         """Return the report of the finished cases, by their numbers; it says how many were not run."""
         ordered = [result for number in sorted(results) for result in results[number]]
         report = make_report(self.spec, self.subjects, self.choice, ordered, self.known)
+        report = dataclasses.replace(report, command=run_command(self.request))
         if left := len(self.cases) - len(results):
             # Entries of a known-failures file that matched nothing may yet have matched.
             report = dataclasses.replace(report, not_run=left, stale=())
@@ -286,5 +287,10 @@ def make_report(
         cases=tuple(results),
         stale=known.stale(results, choice, subjects),
         invariants=tuple(spec.invariants),
+        meanings={
+            id: {"family": told.family, "why": told.why, "means": told.means}
+            for id in dict.fromkeys(result.invariant for result in results)
+            if (told := spec.invariants.get(id)) is not None
+        },
         versions=versions_of(subject.backend for subject in subjects),
     )  # fmt: skip

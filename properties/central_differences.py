@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from blocklaws.built import BlockRaised, Built
-from blocklaws.checking import Case, Examination
+from blocklaws.checking import Case, Examination, nearest
 from blocklaws.invariant_reading import PATTERNS
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, within
@@ -89,7 +89,9 @@ class CentralDifferencesProperty(PythonProperty):
             if gradients[name].shape != shape:
                 raise refuted(f"gradient.{name}", f"has shape {gradients[name].shape} where {shape} was expected")
             total += differences.compare(name, gradients[name].astype(np.float64))
-        return Examination(informative=2 * differences.left_out < total, max_error=differences.max_error)
+        return Examination(
+            informative=2 * differences.left_out < total, max_error=differences.max_error, nearest=differences.nearest
+        )
 
 
 class Differences:
@@ -98,11 +100,13 @@ class Differences:
     Attributes:
         left_out: how many differences were across a kink.
         max_error: the largest difference between a gradient and a slope so far.
+        nearest: the (difference, allowed) that came nearest to its bound so far.
     """
 
     def __init__(self, case: Case, world: World, built: Built, settings: Settings) -> None:
         self.left_out = 0
         self.max_error = 0.0
+        self.nearest: tuple[float, float] | None = None
         self._case, self._world, self._built, self._settings = case, world, built, settings
         self._signed_steps = settings.step * np.array([1.0, -1.0])
         random = np.random.Generator(np.random.PCG64((world.recipe.seed, _STREAM)))
@@ -134,6 +138,7 @@ class Differences:
             what += " along random directions"
         judgement = within(got, want, allowed, f"gradient.{name} against central differences")
         self.max_error = max(self.max_error, judgement.difference or 0.0)
+        self.nearest = nearest(self.nearest, judgement.nearness)
         require(judgement, f"{what} ({self.left_out} left out at a kink)" if self.left_out else what)
         return len(directions)
 

@@ -15,7 +15,7 @@ import numpy as np
 from blocklaws.assigning import assign
 from blocklaws.built import BlockRaised
 from blocklaws.canonical import stage_shapes
-from blocklaws.checking import Case, Examination
+from blocklaws.checking import Case, Examination, nearest
 from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import EvaluationError, Judgement, evaluate, judge
 from blocklaws.invariant_reading import PATTERNS
@@ -63,6 +63,7 @@ class ExpressionProperty:
         if case.invariant.assume is not None and not judge(case.invariant.assume, scope, case.tolerance).holds:
             return Examination(void=f"the world does not satisfy {case.invariant.assume.text!r}")
         max_error: float | None = None
+        near: tuple[float, float] | None = None
         for clause in case.clauses:
             try:
                 judgement = judge(clause.expression, scope, case.tolerance, exact=case.subject.deterministic)
@@ -76,6 +77,7 @@ class ExpressionProperty:
             # Where a claim of difference holds, the two are further apart than it asks for: that is no error.
             if judgement.difference is not None and judgement.difference <= (judgement.allowed or 0.0):
                 max_error = max(max_error or 0.0, judgement.difference)
+            near = nearest(near, judgement.nearness)
         informative = True
         if case.invariant.informative is not None:
             try:
@@ -86,7 +88,7 @@ class ExpressionProperty:
                 ) from None
             except Unavailable:
                 informative = True
-        return Examination(informative=informative, max_error=max_error, passes=passes)
+        return Examination(informative=informative, max_error=max_error, nearest=near, passes=passes)
 
 
 def admissible(case: Case, world: World) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from blocklaws.built import Built
-from blocklaws.checking import Case, Examination
+from blocklaws.checking import Case, Examination, nearest
 from blocklaws.expressions import calibrated, differs, finite
 from blocklaws.passes import Pass
 from blocklaws.properties.examining import PythonProperty, require, same
@@ -50,7 +50,7 @@ class ReplaysProperty(PythonProperty):
     def check(self, case: Case, world: World, base: Pass) -> Examination:
         """Ask the questions of one law, then judge all answers."""
         answers = list(LAWS[case.invariant.arguments["law"]](case, world, base.built))
-        max_error = 0.0
+        max_error, near = 0.0, None
         for answer in answers:
             oracle = Pass(case.subject, answer.world, case.reference)
             exact = oracle.resolve(("reference", "output"))
@@ -59,8 +59,10 @@ class ReplaysProperty(PythonProperty):
             claim = "calibrated(output, reference.output, recipe.output)"
             judgement = require(calibrated(answer.output, exact, recipe, case.tolerance, claim), answer.like)
             max_error = max(max_error, judgement.difference or 0.0)
+            near = nearest(near, judgement.nearness)
         first = answers[0].output
-        return Examination(any(bool(differs(each.output, first)) for each in answers[1:]), max_error=max_error)
+        telling = any(bool(differs(each.output, first)) for each in answers[1:])
+        return Examination(telling, max_error=max_error, nearest=near)
 
 
 def _refilled_buffer(case: Case, world: World, built: Built) -> Iterator[_Answer]:

@@ -19,7 +19,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky, HypothesisWarning
 
-from blocklaws.checking import Case, Examination, Failure, Outcome, Property
+from blocklaws.checking import Case, Examination, Failure, Outcome, Property, nearest
 from blocklaws.failure_text import NOT_DETERMINISTIC
 from blocklaws.properties.worlds import admissible_sizes, examples
 from blocklaws.specification import Sizes
@@ -136,6 +136,7 @@ class _Record:
         self._informative = 0
         self._void: dict[str, int] = {}
         self._max_error: float | None = None
+        self._nearest: tuple[float, float] | None = None
         self._failure: tuple[Example, Examination] | None = None
         self._first_failure = 0
         self.flaky = False
@@ -168,6 +169,7 @@ class _Record:
         self._informative += examination.informative
         if examination.max_error is not None:
             self._max_error = max(self._max_error or 0.0, examination.max_error)
+        self._nearest = nearest(self._nearest, examination.nearest)
 
     def outcome(self) -> Outcome:
         """Return the verdict on everything seen."""
@@ -175,6 +177,7 @@ class _Record:
             "examples": self._examples,
             "informative": self._informative,
             "max_error": self._max_error,
+            "nearest": self._nearest,
         }
         if self._failure is not None:
             example, examination = self._failure

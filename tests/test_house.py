@@ -17,7 +17,7 @@ import pytest
 
 #: room -> top-level modules, beside the standard library and itself, that all of its files may import.
 ROOMS = {
-    "blocklaws": {"click", "jsonschema", "ml_dtypes", "numpy", "pytest", "rich", "yaml"},
+    "blocklaws": {"click", "jinja2", "jsonschema", "markupsafe", "ml_dtypes", "numpy", "pytest", "rich", "yaml"},
     "spec": set[str](),
     "backends": {"ml_dtypes", "numpy"},
     "properties": {"hypothesis", "ml_dtypes", "numpy", "pytest"},

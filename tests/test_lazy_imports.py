@@ -74,6 +74,15 @@ def test_a_planted_import_is_caught(python: Any, tmp_path: Path, name: str, modu
     assert done.returncode == CAUGHT, done.stdout[-500:] + done.stderr
 
 
+@pytest.mark.parametrize(("option", "status"), [("", CLEAN), (", '--html', 'page.html'", CAUGHT)])
+def test_templates_are_loaded_for_a_page_alone(python: Any, tmp_path: Path, option: str, status: int) -> None:
+    """Fails when every run pays for the templates of a page that nobody asked for, or the probe cannot see them."""
+    arguments = "'verify', 'numpy', '--block', 'llama', '--invariant', 'shape-preservation', '--profile', 'quick'"
+    action = f"    sys.argv = ['blocklaws', {arguments}{option}]; from blocklaws.cli import main; main()"
+    done = python("-c", probe(action, {"jinja2", "markupsafe"}), cwd=tmp_path)
+    assert done.returncode == status, done.stdout[-500:] + done.stderr
+
+
 def test_a_real_import_is_caught(python: Any, tmp_path: Path) -> None:
     """Fails when the probe knows a framework by another name than the one it has once imported."""
     done = python("-c", probe("    import blocklaws, hypothesis", set(FRAMEWORKS)), cwd=tmp_path)

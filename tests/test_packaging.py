@@ -40,7 +40,7 @@ def shipped(root: Path) -> dict[str, Path]:
         f"{place}/{path.relative_to(root / room).as_posix()}": path
         for room, place in ROOMS.items()
         for path in (root / room).rglob("*")
-        if path.suffix in {".py", ".yaml", ".json", ".typed"} or path.name == "py.typed"
+        if path.suffix in {".py", ".yaml", ".json", ".typed", ".j2", ".css", ".js"}
     }
 
 
@@ -113,6 +113,8 @@ def test_a_missing_folder_is_seen(root: Path) -> None:
     everything = set(shipped(root))
     without = {name for name in everything if not name.startswith("blocklaws/backends/on_torch/")}
     assert difference(without, everything)[0].startswith("blocklaws/backends/on_torch/__init__.py is not in the wheel")
+    without = {name for name in everything if not name.endswith(".j2")}
+    assert any("blocklaws/html/templates/verify.html.j2" in problem for problem in difference(without, everything))
     without = {name for name in everything if not name.endswith(".yaml")}
     assert any("blocklaws/spec/blocks.yaml" in problem for problem in difference(without, everything))
     assert difference({*everything, "tests/x.py"}, everything) == ["tests/x.py is in the wheel and not in the checkout"]

@@ -54,6 +54,15 @@ class Judgement:
     def __bool__(self) -> bool:
         return self.holds
 
+    @property
+    def nearness(self) -> tuple[float, float] | None:
+        """The worst (difference, allowed) of a claim that the one is at most the other; None for any other claim."""
+        if self.difference is None or self.allowed is None:
+            return None
+        within = self.difference <= self.allowed
+        # A claim that something differs holds when the difference is the larger one.
+        return (self.difference, self.allowed) if within == self.holds else None
+
     def __str__(self) -> str:
         return f"holds: {self.claim}" if self.holds else f"fails: {self.claim}: {self.detail}"
 
