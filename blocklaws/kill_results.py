@@ -128,17 +128,17 @@ class Matrix:
             grouped.setdefault((row.backend, row.fault), []).append(row)
         return {key: tuple(rows) for key, rows in grouped.items()}
 
-    @property
+    @functools.cached_property
     def backends(self) -> tuple[str, ...]:
         """The names of the backends, in the order of the run."""
         return tuple(dict.fromkeys(row.backend for row in self.rows))
 
-    @property
+    @functools.cached_property
     def rates(self) -> Mapping[tuple[str, str], Rate]:
         """(backend, fault) -> how surely it is killed."""
         return {key: _rate(rows) for key, rows in self.by_fault.items()}
 
-    @property
+    @functools.cached_property
     def survivors(self) -> tuple[tuple[str, str], ...]:
         """(backend, fault) of every fault that some seed left alive."""
         return tuple(key for key, rate in self.rates.items() if rate.share < 1)
@@ -166,12 +166,12 @@ class Matrix:
         met = {name for row in self.rows for name in row.met}
         return tuple(id for id in self.spec.invariants if id in met)
 
-    @property
+    @functools.cached_property
     def idle(self) -> tuple[str, ...]:
         """The invariants that met faults and refuted none."""
         return tuple(id for id in self.tried if not self.kills_of(id))
 
-    @property
+    @functools.cached_property
     def unearned(self) -> tuple[str, ...]:
         """Reference-free invariants whose every kill is also a kill of another reference-free one: shown, not failed.
 
@@ -213,17 +213,17 @@ class Matrix:
             one for one in self.spec.invariants.values() if one.id in (self.plan.invariants or self.spec.invariants)
         ]
 
-    @property
+    @functools.cached_property
     def untrue(self) -> tuple[tuple[str, str, str], ...]:
         """(backend, invariant, fault) of each `refuted_by` that was tried and came true in no seed."""
         return tuple(claim for claim, rate in self.claims.items() if rate is not None and not rate.share)
 
-    @property
+    @functools.cached_property
     def weak(self) -> tuple[tuple[str, str, str], ...]:
         """(backend, invariant, fault) of each `refuted_by` that came true in some seeds and not in nine of ten."""
         return tuple(claim for claim, rate in self.claims.items() if rate is not None and 0 < rate.share < 0.9)
 
-    @property
+    @functools.cached_property
     def unmet(self) -> tuple[tuple[str, str], ...]:
         """(invariant, fault) of each `refuted_by` that no backend of the run could try."""
         met = {(id, fault) for (_, id, fault), rate in self.claims.items() if rate is not None}
