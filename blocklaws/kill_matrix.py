@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from blocklaws.abilities import Abilities
+from blocklaws import tampering
 from blocklaws.discovery import find_subjects
 from blocklaws.errors import BlocklawsError
 from blocklaws.kill_results import Kill, Matrix, Plan, Row
@@ -79,6 +80,8 @@ def run_faults(
             loaded.one(kind, name)
     todo = units(plan_, loaded)
     versions = versions_of(subject.backend for label in plan_.backends for subject in find_subjects(label))
+    # The watch of an earlier run in this process would put back what was changed since, rightly or not.
+    tampering.end()
     rows: list[Row] = []
     done = 0
     try:
