@@ -12,8 +12,8 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from blocklaws.abilities import Abilities
 from blocklaws import tampering
+from blocklaws.abilities import Abilities
 from blocklaws.discovery import find_subjects
 from blocklaws.errors import BlocklawsError
 from blocklaws.kill_results import Kill, Matrix, Plan, Row
