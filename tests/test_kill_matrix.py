@@ -114,11 +114,9 @@ def test_every_fault_is_killed_and_every_claim_is_true(
 ) -> None:
     """Fails when a fault survives, a `refuted_by` is not true, an invariant is idle, or kills name the wrong stage.
 
-    A process of its own: the shape checks of this one make the NumPy blocks many times slower. JAX compiles each wrong
-    block anew, so there a fault is left at its first kill; `blocklaws faults jax --claims` tries the other claims.
+    A process of its own: the shape checks of this one make the NumPy blocks many times slower.
     """
-    first_kill = ["--first-kill"] if backend == "jax" else []
-    asked = ("--claims", *first_kill, "--workers", "1", "--json", "m.json")
+    asked = ("--claims", "--workers", "1", "--json", "m.json")
     done = blocklaws("faults", backend, *asked, cwd=folder, timeout=1800)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     data = json.loads((folder / "m.json").read_text(encoding="utf-8"))
@@ -129,11 +127,10 @@ def test_every_fault_is_killed_and_every_claim_is_true(
     right, of = data["localised"]["right"], data["localised"]["of"]
     assert of >= 100
     assert right >= 0.9 * of, done.stdout
-    if not first_kill:
-        assert data["idle_invariants"] == []
-        assert data["declared_but_not_tried"] == []
-        refuting = {id for fault in data["faults"] for id in fault["killed_by"]}
-        assert refuting == set(load_spec().invariants)
+    assert data["idle_invariants"] == []
+    assert data["declared_but_not_tried"] == []
+    refuting = {id for fault in data["faults"] for id in fault["killed_by"]}
+    assert refuting == set(load_spec().invariants)
 
 
 def test_the_faults_are_many_and_each_can_be_planted() -> None:
