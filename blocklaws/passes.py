@@ -243,7 +243,8 @@ class Pass:
         """Return the recipe's value, or that of the same recipe on a jittered input, whichever is further off.
 
         One run of the recipe can be right by luck where the world is ill-conditioned (a layer norm of a constant row
-        turns the last bit of its input into hundreds); an input that is off by its last bit shows that.
+        turns the last bit of its input into hundreds, a far position the last bit of a frequency into a whole angle);
+        an input and a rotary base that are off by their last bit show that.
         """
         dtype = "float32" if self.world.dtype == "float64" else self.world.dtype
         exact = self._like_the_block(path, self.reference().resolve(path))
@@ -264,7 +265,10 @@ class Pass:
             world = self.world.astype(dtype)
             signs = np.random.default_rng(world.recipe.seed).choice((-1.0, 1.0), world.input.shape)
             input = world.input.astype(np.float64) * (1 + float(ml_dtypes.finfo(as_dtype(dtype)).eps) * signs)
-            jittered = world.replace(input=input.astype(as_dtype(dtype)))
+            # Angles are float32 at least in every dtype, so that is how far off a frequency may be.
+            base = world.config.rotary_base * (1 + 2 * float(np.finfo(np.float32).eps))
+            config = world.config.replace(rotary_base=base)
+            jittered = world.replace(input=input.astype(as_dtype(dtype)), config=config)
             assert self._reference_subject is not None
             self._oracles["jittered"] = Pass(self._reference_subject, jittered, self._reference_subject)
         return self._oracles["jittered"]

@@ -250,6 +250,8 @@ def _tokens(shape: tuple[int, ...], pattern: str, dtype: str, generator: np.rand
         return x * _HUGE[dtype]
     if pattern == "zero-rows":
         kinds = generator.integers(0, 3, (*shape[:-1], 1))
+        if generator.integers(0, 4) == 0:
+            return np.zeros_like(x)
         # Zero rows, constant rows and ordinary ones side by side.
         return np.where(kinds == 0, 0.0, np.where(kinds == 1, x[..., :1], x))
     if pattern == "spiky":

@@ -80,19 +80,22 @@ def _changes_length(case: Case) -> bool:
 
 
 def _partitions(count: int, step: int) -> list[list[int]]:
-    """Return ways to split a count into consecutive parts: single steps, one prefill and single steps, or a few chunks.
+    """Return ways to split a count into consecutive parts: single steps, a prompt and single steps, or a few chunks.
 
     The lengths are few (1, a half, all but one, all), because each is a shape of its own to a backend that compiles.
     """
     units = count // step
     half = units // 2
+    rest = units - half - 1
     splits = [[units], [units - 1, 1]]
     if units <= 3:
         splits += [[half, units - half], [1] * units]
     else:
         # Three chunks: what only the one before last holds is lost by a cache that keeps one. Chunks of several tokens
-        # come first, in the middle and last.
-        splits += [[half, units - half - 1, 1], [1, half, units - half - 1]]
+        # come first, in the middle and last, single steps after a prompt, and between two chunks.
+        splits += [[half, rest, 1], [1, half, rest], [half, 1, rest], [half] + [1] * (units - half)]
+        if units <= 8:
+            splits.append([1] * units)
     return [[part * step for part in split if part > 0] for split in splits]
 
 

@@ -2,7 +2,8 @@
 
 Must hold: float64 and float32 compute in themselves. bfloat16 and float16 are the reference recipe of a low-precision
 block: arrays are stored in the low dtype, every matrix product, norm statistic and softmax is computed in float32, and
-the result of each named step is rounded to the low dtype. Rotary angles are float64 in every dtype. Stored values live
+the result of each named step is rounded to the low dtype. Rotary angles are computed
+in the same dtype. Stored values live
 in float32 arrays, because NumPy has no arithmetic of its own in the low dtypes; each is a value of the low dtype.
 """
 

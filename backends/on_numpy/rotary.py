@@ -1,7 +1,8 @@
 """Rotary positions: each pair of features of a query or key is turned by an angle that grows with the position.
 
-Must hold: values are not turned; angles are computed in float64 in every dtype, because a float32 product of a far
-position and a frequency has lost whole digits of the angle; a turn keeps the length of each pair.
+Must hold: values are not turned; angles are computed in the dtype of the arithmetic, float64 in a float64 block and
+float32 otherwise, which is what a block may do at worst: the recipe that tolerances are calibrated by must not be better
+than that. A turn keeps the length of each pair.
 
 Source: Su et al. 2021, equation 34, for interleaved pairs; half-split pairs are the same turn of permuted features.
 """
@@ -21,12 +22,13 @@ class RotarySteps(Steps):
 
     def rotary_frequencies(self) -> Frequencies:
         """Return radians a position for each pair i: ``rotary_base^(-2 i / d_head)``."""
-        frequencies: np.ndarray = self.config.rotary_base ** (-np.arange(0, self.config.d_head, 2) / self.config.d_head)
-        return frequencies
+        exponents = -np.arange(0, self.config.d_head, 2) / self.config.d_head
+        frequencies: np.ndarray = self.config.rotary_base**exponents
+        return frequencies.astype(self.precision.computing)
 
     def rotary_angles(self, positions: Positions) -> Angles:
         """Return the angle in radians by which each pair of each token is turned."""
-        angles: np.ndarray = positions[:, None] * self.rotary_frequencies()
+        angles: np.ndarray = positions[:, None].astype(self.precision.computing) * self.rotary_frequencies()
         return angles
 
     def rotary_pairs(self) -> tuple[slice, slice]:
@@ -58,7 +60,8 @@ class RotarySteps(Steps):
     def rotate(self, a: Heads, angles: Angles) -> tuple[Heads, Pullback]:
         """Return a query or a key, turned; the pullback turns back."""
         computing = self.precision.computing
-        cosine, sine = np.cos(angles).astype(computing, copy=False), np.sin(angles).astype(computing, copy=False)
+        angles = angles.astype(computing, copy=False)
+        cosine, sine = np.cos(angles), np.sin(angles)
         return self.rounded(self.turn(a, cosine, sine), partial(self.pull_rotate, cosine, sine))
 
     def pull_rotate(self, cosine: Angles, sine: Angles, cotangent: Heads, _: Gradients) -> Heads:
