@@ -33,6 +33,8 @@ SIZES: dict[str, int] = {"d_model": 10, "n_heads": 4, "d_head": 6, "d_ff": 7}
 
 #: Where a listed block cannot show the fault: the norm's argument is a sum that nobody else reads.
 UNSEEN = {("norm-modifies-input", "original")}
+#: What the config of a listed block says instead, where the fault is about a word that no kind of block has.
+CHOICES = {"gelu-tanh-as-erf": {"feed_forward": "gelu_tanh"}}
 
 
 def blocks_of(fault: str) -> list[str]:
@@ -56,15 +58,17 @@ def cases(*, stage: bool | None = None, family: str | None = None) -> list[tuple
 
 
 @cache
-def config_of(block: str, **changes: int) -> BlockConfig:
-    """Return a small config of that kind of block, every size different from the others."""
+def config_of(block: str, fault: str = "", **changes: int) -> BlockConfig:
+    """Return a small config of that kind of block, in which the fault can be seen, every size different."""
     choices = {key: value for key, value in BLOCKS[block].items() if key not in ("says", "source", "heads")}
     n_kv_heads = 2 if BLOCKS[block]["heads"] == "grouped" else 4
-    return BlockConfig(**{"block": block, **choices, **SIZES, "n_kv_heads": n_kv_heads, **changes})
+    return BlockConfig(
+        **{"block": block, **choices, **CHOICES.get(fault, {}), **SIZES, "n_kv_heads": n_kv_heads, **changes}
+    )
 
 
-def parameters_of(config: BlockConfig, *, sharp: float = 1.0) -> dict[str, np.ndarray]:
-    """Return random parameters at 1/sqrt(fan_in); ``sharp`` multiplies the query and key matrices."""
+def parameters_of(config: BlockConfig, *, sharp: float = 1.0, drive: float = 1.0) -> dict[str, np.ndarray]:
+    """Return random parameters at 1/sqrt(fan_in); ``sharp`` multiplies query and key matrices, ``drive`` the gate."""
     random = np.random.default_rng(0)
     parameters = {}
     for name, shape in parameter_shapes(config).items():
@@ -72,15 +76,17 @@ def parameters_of(config: BlockConfig, *, sharp: float = 1.0) -> dict[str, np.nd
         parameters[name] = values / math.sqrt(shape[0]) if len(shape) == 2 else 0.3 * values + name.endswith("gain")
         if name in ("attention.query", "attention.key"):
             parameters[name] *= sharp
+        elif name == "feed_forward.gate":
+            parameters[name] *= drive
     return parameters
 
 
 def pair(
-    fault: str, config: BlockConfig, dtype: str | None = None, *, sharp: float = 1.0
+    fault: str, config: BlockConfig, dtype: str | None = None, *, sharp: float = 1.0, drive: float = 1.0
 ) -> tuple[NumpyBlock, NumpyBlock]:
     """Return the faulty block and the right one, with the same parameters, in the first dtype of the fault."""
     chosen = dtype or dtype_of(fault)
-    parameters = parameters_of(config, sharp=sharp)
+    parameters = parameters_of(config, sharp=sharp, drive=drive)
     backend = NumpyBackend()
     return backend.with_fault(fault).build(config, parameters, chosen), backend.build(config, parameters, chosen)
 
@@ -104,27 +110,28 @@ def differ(got: Any, expected: Any) -> bool:
     return not bool((np.abs(got - expected) <= tolerance).all())
 
 
-def worlds(config: BlockConfig) -> Iterator[tuple[np.ndarray, int, float]]:
-    """Yield (input, offset, sharpness of the scores), from the plain to the hostile."""
-    yield input_of(config), 5, 1
-    yield input_of(config), 5, 1
-    yield input_of(config, batch=2, tokens=20), 30, 1
-    yield input_of(config, batch=1), 0, 1
-    yield input_of(config, tokens=1), 0, 1
-    yield input_of(config), 0, 30
-    yield input_of(config), 0, 1000
+def worlds(config: BlockConfig) -> Iterator[tuple[np.ndarray, int, float, float]]:
+    """Yield (input, offset, sharpness of the scores, drive of the gate), from the plain to the hostile."""
+    yield input_of(config), 5, 1, 1
+    yield input_of(config), 5, 1, 1
+    yield input_of(config, batch=2, tokens=20), 30, 1, 1
+    yield input_of(config, batch=1), 0, 1, 1
+    yield input_of(config, tokens=1), 0, 1, 1
+    yield input_of(config), 0, 30, 1
+    yield input_of(config), 0, 1000, 1
     silent = input_of(config)
     silent[:, 2] = 0
-    yield silent, 0, 1
-    yield input_of(config) * 1e-6, 0, 1
+    yield silent, 0, 1, 1
+    yield input_of(config) * 1e-6, 0, 1, 1
+    yield input_of(config), 0, 1, 1000
 
 
 def differing_stages(fault: str, block: str) -> list[str]:
     """Return the stages that differ in the first world in which some stage does, in the order of the computation."""
-    config = config_of(block)
-    blocks: dict[float, tuple[NumpyBlock, NumpyBlock]] = {}
-    for x, offset, sharp in worlds(config):
-        faulty, right = blocks.setdefault(sharp, pair(fault, config, sharp=sharp))
+    config = config_of(block, fault)
+    blocks: dict[tuple[float, float], tuple[NumpyBlock, NumpyBlock]] = {}
+    for x, offset, sharp, drive in worlds(config):
+        faulty, right = blocks.setdefault((sharp, drive), pair(fault, config, sharp=sharp, drive=drive))
         x = x.astype(dtype_of(fault))
         got, expected = faulty.trace(x, offset), right.trace(x, offset)
         stages = [stage for stage in STAGES if stage in got and differ(got[stage], expected[stage])]
@@ -185,7 +192,7 @@ def test_reverse_pass_belongs_to_the_fault(fault: str) -> None:
     """Fails if a block that computes something else does not also have the gradient of that."""
     if dtype_of(fault) != "float64":
         pytest.skip("central differences need float64")
-    config = config_of(blocks_of(fault)[0])
+    config = config_of(blocks_of(fault)[0], fault)
     parameters, x = parameters_of(config), input_of(config)
     cotangent, random, step = input_of(config, seed=2), np.random.default_rng(3), 1e-5
     backend = NumpyBackend().with_fault(fault)
@@ -337,6 +344,15 @@ def test_behaviour_shows_the_fault(fault: str, block: str) -> None:
     assert BEHAVIOUR[fault](*pair(fault, config), input_of(config))
 
 
+def test_no_word_of_the_config_is_changed_for_nothing() -> None:
+    """Fails if a fault for which the tests change the config shows without that, in the block as it is listed."""
+    for fault in CHOICES:
+        for block in blocks_of(fault):
+            config = config_of(block)
+            faulty, right = pair(fault, config)
+            np.testing.assert_array_equal(faulty.forward(input_of(config)), right.forward(input_of(config)))
+
+
 def test_draws_are_fresh() -> None:
     """Fails if the dropout that stays on is the same at each call, which would be a fixed, wrong scale."""
     config = config_of("gpt")
@@ -350,6 +366,19 @@ def test_draws_are_fresh() -> None:
 DEGENERATE: dict[str, int] = {"d_model": 3, "n_heads": 1, "n_kv_heads": 1, "d_head": 2, "d_ff": 1}
 
 
+def answers(faulty: NumpyBlock, x: np.ndarray) -> None:
+    """Ask a block for all that it can give, warnings being errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        faulty.forward(x)
+        faulty.forward(x, 3)
+        assert set(faulty.trace(x, 3)) <= set(STAGES)
+        assert list(faulty.gradients(x, x, 3)) == ["input", *parameter_shapes(faulty.config)]
+        faulty.parameters()
+        _, kept = faulty.forward_cached(x, None)
+        faulty.forward_cached(x[:, :1], kept)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(
     ("sizes", "shape", "dtype"),
@@ -357,16 +386,19 @@ DEGENERATE: dict[str, int] = {"d_model": 3, "n_heads": 1, "n_kv_heads": 1, "d_he
 )
 def test_no_fault_crashes(fault: str, sizes: dict[str, int], shape: tuple[int, int], dtype: str) -> None:
     """Fails if a fault stops a capability from answering, or warns, on a world that the right block answers."""
-    config = config_of(blocks_of(fault)[-1], **sizes)
+    config = config_of(blocks_of(fault)[-1], fault, **sizes)
     faulty, _ = pair(fault, config, dtype)
     x = input_of(config, *shape).astype(dtype)
     x.flags.writeable = False
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        faulty.forward(x)
-        faulty.forward(x, 3)
-        assert set(faulty.trace(x, 3)) <= set(STAGES)
-        assert list(faulty.gradients(x, x, 3)) == ["input", *parameter_shapes(config)]
-        faulty.parameters()
-        _, kept = faulty.forward_cached(x, None)
-        faulty.forward_cached(x[:, :1], kept)
+    answers(faulty, x)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_an_overflow_does_not_warn(dtype: str) -> None:
+    """Fails if a fault that overflows warns where it does, or does not overflow."""
+    config = config_of("llama")
+    faulty, right = pair("activation-overflows", config, dtype, drive=1000)
+    x = input_of(config).astype(dtype)
+    assert np.isfinite(right.forward(x)).all()
+    assert np.isnan(faulty.forward(x)).any()
+    answers(faulty, x)

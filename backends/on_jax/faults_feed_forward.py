@@ -20,6 +20,21 @@ class GeluTanhForErf(Steps):
         return jax.nn.gelu(wide(a), approximate=True).astype(a.dtype)
 
 
+@fault("gelu-tanh-as-erf")
+class GeluTanhAsErf(Steps):
+    def activate(self, a: jax.Array) -> jax.Array:
+        if self.config.feed_forward != "gelu_tanh":
+            return super().activate(a)
+        return jax.nn.gelu(wide(a), approximate=False).astype(a.dtype)
+
+
+@fault("activation-overflows")
+class ActivationOverflows(Steps):
+    def activate(self, a: jax.Array) -> jax.Array:
+        power = jnp.exp(wide(a))
+        return (wide(a) * (power / (1 + power))).astype(a.dtype)
+
+
 @fault("gelu-quick")
 class GeluQuick(Steps):
     def activate(self, a: jax.Array) -> jax.Array:

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from blocklaws.backends.on_numpy.activations import Activated, gelu_tanh, sigmoid
+from blocklaws.backends.on_numpy.activations import ACTIVATIONS, Activated, gelu, gelu_tanh, sigmoid
 from blocklaws.backends.on_numpy.block import NumpyBlock
 from blocklaws.backends.on_numpy.fault_registry import fault
 from blocklaws.backends.on_numpy.shapes import Inner, Stream
@@ -29,6 +29,22 @@ class _Activated(NumpyBlock):
 class _GeluTanhForErf(_Activated):
     def activation(self, a: Inner) -> Activated:
         return gelu_tanh(a)
+
+
+@fault("gelu-tanh-as-erf")
+class _GeluTanhAsErf(_Activated):
+    def activation(self, a: Inner) -> Activated:
+        # The block is right but for that one word of the config.
+        return (gelu if self.config.feed_forward == "gelu_tanh" else ACTIVATIONS[self.config.feed_forward])(a)
+
+
+@fault("activation-overflows")
+class _ActivationOverflows(_Activated):
+    def activation(self, a: Inner) -> Activated:
+        with np.errstate(over="ignore", invalid="ignore"):
+            power = np.exp(a)
+            s = power / (1 + power)
+        return a * s, lambda: s * (1 + a * (1 - s))
 
 
 @fault("gelu-quick")

@@ -16,6 +16,21 @@ class GeluTanhForErf(DecoderBlock):
         return F.gelu(a, approximate="tanh")
 
 
+class GeluTanhAsErf(DecoderBlock):
+    """GELU by its error function where its tanh form was asked for."""
+
+    def activate(self, a: Tensor) -> Tensor:
+        return F.gelu(a) if self.config.feed_forward == "gelu_tanh" else super().activate(a)
+
+
+class ActivationOverflows(DecoderBlock):
+    """a exp(a) / (1 + exp(a))."""
+
+    def activate(self, a: Tensor) -> Tensor:
+        power = torch.exp(a)
+        return a * (power / (1 + power))
+
+
 class GeluQuick(DecoderBlock):
     """a sigmoid(1.702 a)."""
 
