@@ -27,8 +27,9 @@ __all__ = ["LAWS", "ReplaysProperty"]
 #: Tokens of all sequences together, up to which an input is also asked about in another shape: backends that compile
 #: pay for each shape.
 _FEW_TOKENS = 12
-#: Half of what two inputs differ by that are equal when they are rounded to three decimals, or to fewer.
-_BELOW_ROUNDING = 2e-4
+#: How far above a whole number two elements lie that are one when they are rounded to three decimals, or cut off there.
+#: Both on one side: minus zero has other bytes than zero.
+_ROUNDED_ALIKE = (1e-4, 4e-4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +134,10 @@ def _rounded_alike(world: World) -> Iterator[tuple[str, World]]:
     place = int(np.abs(world.input).argmin())
     # The smallest number has the finest rounding of its own; around a whole one, any number of decimals agrees.
     whole = np.round(world.input.reshape(-1)[place])
-    for sign, which in ((-1, "first"), (1, "second")):
+    for which, above in zip(("first", "second"), _ROUNDED_ALIKE, strict=True):
         values = world.input.copy()
-        values.reshape(-1)[place] = whole + sign * _BELOW_ROUNDING
-        yield (
-            f"the {which} of two inputs that differ by {2 * _BELOW_ROUNDING} in one element",
-            world.replace(input=values),
-        )
+        values.reshape(-1)[place] = whole + above
+        yield f"the {which} of two inputs that are the same to three decimals", world.replace(input=values)
 
 
 def _other_parameters(case: Case, world: World, built: Built) -> Iterator[_Answer]:
