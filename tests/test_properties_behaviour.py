@@ -121,6 +121,23 @@ def test_a_backend_that_says_it_is_not_deterministic_is_judged_closely(tmp_path:
     assert check(tmp_path, "call-history", Altered(deterministic=False, forward=_noisy)).verdict == "holds"
 
 
+@pytest.mark.parametrize(("from_call", "verdict"), [(0, "holds"), (1, "violated")])
+def test_a_gradient_that_overflows_each_time_is_the_same(tmp_path: Path, from_call: int, verdict: str) -> None:
+    """Fails if a NaN that is there each time is taken for memory, or one that comes later is not."""
+    calls: dict[int, list[Any]] = {}
+
+    def gradients(block: Any, *given: Any) -> Any:
+        found = block.gradients(*given)
+        of = calls.setdefault(id(block), [])
+        if len(of) >= from_call:
+            found["input"][0, 0, 0] = np.nan
+        of.append(block)
+        return found
+
+    result = check(tmp_path, "call-history", Altered(gradients=gradients))
+    assert result.verdict == verdict, result.reason
+
+
 def test_gradients_of_such_a_backend_are_judged_closely_too(tmp_path: Path) -> None:
     """Fails if the rounding noise of its gradients refutes it, after whatever they are asked."""
 
