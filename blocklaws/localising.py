@@ -62,14 +62,25 @@ def axis_pattern(mask: np.ndarray, names: Sequence[str]) -> str:
 
 def _indices(name: str, hit: np.ndarray, length: int) -> str:
     first, last = int(hit[0]), int(hit[-1])
+    if name[-1:].isdigit():  # an axis that has but a number
+        name = names = f"{name}:"
+    else:
+        names = _plural(name)
     if len(hit) == 1:
         return f"{name} {first}"
     if last - first + 1 == len(hit):
         if last == length - 1:
-            return f"{name}s >= {first}"
-        return f"{name}s <= {last}" if first == 0 else f"{name}s {first} to {last}"
+            return f"{names} >= {first}"
+        return f"{names} <= {last}" if first == 0 else f"{names} {first} to {last}"
     shown = ", ".join(str(int(index)) for index in hit[:8])
-    return f"{name}s {shown}" + (" ..." if len(hit) > 8 else "")
+    return f"{names} {shown}" + (" ..." if len(hit) > 8 else "")
+
+
+def _plural(name: str) -> str:
+    """Return the name of several indices of an axis: tokens, keys, but queries and batches."""
+    if name.endswith("y") and name[-2:-1] not in "aeiou":
+        return f"{name[:-1]}ies"
+    return f"{name}es" if name.endswith("ch") else f"{name}s"
 
 
 def first_divergence(passes: Mapping[str, Pass], tolerance: Tolerance) -> Divergence | None:

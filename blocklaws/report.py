@@ -171,11 +171,12 @@ def _claimed(examination: Examination) -> dict[str, Any]:
     expression = examination.clause.expression if examination.clause is not None else None
     names = axes_of_claim(expression, judgement.claim, len(judgement.shape), judgement.name)
     where = ", ".join(f"{name}={index}" for name, index in zip(names, judgement.worst, strict=True))
+    broken = f", {judgement.incomparable}" if judgement.incomparable else ""
     details["worst"] = (
         f"at {judgement.name + ', ' if judgement.name else ''}{where}: got {_number(judgement.got)}"
         + (f", expected {_number(judgement.want)}" if judgement.want is not None else "")
-        + (f", |difference| {judgement.difference:.3g}" if judgement.difference is not None else "")
-        + (f", allowed {judgement.allowed:.3g}" if judgement.allowed else "")
+        + (f", |difference| {judgement.difference:.3g}" if judgement.difference is not None and not broken else broken)
+        + (f", allowed {judgement.allowed:.3g}" if judgement.allowed and not broken else "")
         + f" ({judgement.wrong} of {judgement.total} elements)"
     )
     details["element"] = {

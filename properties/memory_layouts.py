@@ -1,7 +1,7 @@
-"""The values of an input count, not how they lie in memory.
+"""The values of an input, and of a cotangent, count, not how they lie in memory.
 
-Must hold: each layout is a view that equals the contiguous input value for value, and what lies between and around its
-elements is filled with numbers that would show; they must be there afterwards. Outputs are compared closely and not
+Must hold: each layout is a view that equals the contiguous array value for value, and what lies between and around its
+elements is filled with numbers that would show; they must be there afterwards. Answers are compared closely and not
 bit for bit, because another order in memory is a fair reason for another order of summation; a block that refuses a
 layout with an error has not answered wrongly.
 Must not: copy a view before the block gets it.
@@ -9,7 +9,7 @@ Must not: copy a view before the block gets it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,10 @@ from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import close, differs, identical
 from blocklaws.passes import Pass, Unavailable
-from blocklaws.properties.examining import PythonProperty, require
+from blocklaws.properties.examining import PythonProperty, refuted, require, within
 from blocklaws.worlds import World
 
-__all__ = ["LAYOUTS", "MemoryLayoutsProperty"]
+__all__ = ["LAYOUTS", "OF_COTANGENT", "MemoryLayoutsProperty"]
 
 # What fills the gaps; a small whole number exists in every dtype.
 _FILLER = 3
@@ -84,8 +84,12 @@ LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+#: The layouts of a cotangent: one in another order, one with gaps. The input beside it is contiguous.
+OF_COTANGENT = ("fortran", "every-second-feature")
+
+
 class MemoryLayoutsProperty(PythonProperty):
-    """``forward`` of a view is ``forward`` of its contiguous copy."""
+    """``forward`` of a view is ``forward`` of its contiguous copy; ``gradients`` with a view as cotangent likewise."""
 
     name = "memory-layouts"
     schema: Mapping[str, Any] = {
@@ -97,10 +101,11 @@ class MemoryLayoutsProperty(PythonProperty):
     }
 
     def check(self, case: Case, world: World, base: Pass) -> Examination:
-        """Hand every layout to the block."""
+        """Hand every layout to the block, as its input and then some as its cotangent."""
         contiguous = base.output()
         taken = 0
-        for name in case.invariant.arguments.get("layouts", LAYOUTS):
+        layouts = case.invariant.arguments.get("layouts", LAYOUTS)
+        for name in layouts:
             view = LAYOUTS[name](world.input)
             around = _owner(view)
             before = around.copy()
@@ -118,7 +123,38 @@ class MemoryLayoutsProperty(PythonProperty):
         reordered = world.input.transpose(2, 1, 0).ravel()
         if not taken:
             raise Unavailable("the block refuses every layout but the contiguous one")
+        if "gradients" in base.built.capabilities:
+            self._check_cotangent(case, world, base, [name for name in OF_COTANGENT if name in layouts])
         return Examination(informative=bool(differs(reordered, world.input.ravel())))
+
+    def _check_cotangent(self, case: Case, world: World, base: Pass, layouts: Sequence[str]) -> None:
+        """Hand some layouts of the cotangent to ``gradients``."""
+        if not layouts:
+            return
+        # What overflows says nothing of a layout.
+        contiguous = {name: value for name, value in base.gradients().items() if np.isfinite(_wide(value)).all()}
+        # In the scale of all: a gradient that is zero in exact arithmetic is the rounding noise of the others.
+        scale = max((float(np.abs(_wide(value)).max(initial=0.0)) for value in contiguous.values()), default=0.0)
+        allowed = case.tolerance.atol + case.tolerance.rtol * scale
+        for name in layouts:
+            view = LAYOUTS[name](world.cotangent)
+            around = _owner(view)
+            before = around.copy()
+            try:
+                gradients = base.built.gradients(world.input.copy(), view, world.position_offset)
+            except BlockRaised:
+                continue
+            for of, value in contiguous.items():
+                claim = f"gradient.{of} for a cotangent laid out {name}"
+                if of not in gradients:
+                    raise refuted(claim, f"cotangent layout {name}: gradients does not give {of}, as it did before")
+                require(within(gradients[of], value, allowed, claim), f"cotangent layout {name}")
+            claim = f"the memory around a cotangent laid out {name}"
+            require(identical(around, before, claim), f"cotangent layout {name}: written to")
+
+
+def _wide(value: np.ndarray) -> np.ndarray:
+    return np.asarray(value, np.float64)
 
 
 def _owner(view: np.ndarray) -> np.ndarray:

@@ -1,9 +1,10 @@
 """An answer is computed for the values that are asked about, not kept from another question that looks alike.
 
 Must hold: the questions look alike by what a cache could be keyed on: the address of the input, its shape, its sum,
-its first or last elements, a sample of it, the input without the parameters, the number of calls. The answers are
-compared with the float64 reference, which is asked after the last of them. Must not: forbid a cache that is keyed
-on all that the answer depends on.
+its first or last elements, a sample of it, its bytes without the shape, its values rounded to a few decimals, the input
+without the parameters, the number of calls. The answers are compared with the float64 reference, which is asked after
+the last of them, and where a wrong one could hide in the reference's bound, with a block that was asked nothing else.
+Must not: forbid a cache that is keyed on all that the answer depends on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ from blocklaws.properties.examining import PythonProperty, require, same
 from blocklaws.worlds import World, fill
 
 __all__ = ["LAWS", "ReplaysProperty"]
+
+#: Tokens of all sequences together, up to which an input is also asked about in another shape: backends that compile
+#: pay for each shape.
+_FEW_TOKENS = 12
+#: How far above a whole number two elements lie that are one when they are rounded to three decimals, or cut off there.
+#: Both on one side: minus zero has other bytes than zero.
+_ROUNDED_ALIKE = (1e-4, 4e-4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +103,41 @@ def _look_alikes(case: Case, world: World, built: Built) -> Iterator[_Answer]:
     for like, values in alike.items():
         output, _ = built.forward(values.copy(), world.position_offset)
         yield _Answer(world.replace(input=values), output, like)
+    for like, asked in [*_in_another_shape(case, world), *_rounded_alike(world)]:
+        output, _ = built.forward(asked.input.copy(), asked.position_offset)
+        unused, _ = case.subject.build(asked).forward(asked.input.copy(), asked.position_offset)
+        require(same(case, output, unused, "the answer of a block that was asked nothing else"), like)
+        yield _Answer(asked, output, like)
+
+
+def _in_another_shape(case: Case, world: World) -> Iterator[tuple[str, World]]:
+    """Yield the input, then its bytes as [T, B, d_model], or as one sequence where B is T; nothing for long inputs.
+
+    Both at one offset, which leaves room for the number of tokens of either.
+    """
+    batch, tokens, width = world.input.shape
+    shape = (tokens, batch, width) if batch != tokens else (1, batch * tokens, width)
+    room = world.config.max_positions - shape[1]
+    if batch * tokens > _FEW_TOKENS or shape == world.input.shape or room < 0:
+        return
+    asked = world.replace(position_offset=min(world.position_offset, room))
+    reshaped = asked.replace(input=world.input.reshape(shape), cotangent=world.cotangent.reshape(shape))
+    if case.subject.misfit(reshaped) is None:
+        yield "the first input once more", asked
+        yield f"an input of the same bytes in the shape {shape}", reshaped
+
+
+def _rounded_alike(world: World) -> Iterator[tuple[str, World]]:
+    """Yield two inputs that round to one, where the dtype tells them apart: in float64 and float32."""
+    if world.dtype not in ("float64", "float32"):
+        return
+    place = int(np.abs(world.input).argmin())
+    # The smallest number has the finest rounding of its own; around a whole one, any number of decimals agrees.
+    whole = np.round(world.input.reshape(-1)[place])
+    for which, above in zip(("first", "second"), _ROUNDED_ALIKE, strict=True):
+        values = world.input.copy()
+        values.reshape(-1)[place] = whole + above
+        yield f"the {which} of two inputs that are the same to three decimals", world.replace(input=values)
 
 
 def _other_parameters(case: Case, world: World, built: Built) -> Iterator[_Answer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,63 @@ def test_a_right_block_has_no_memory(tmp_path: Path, block: str, dtype: str) -> 
         ("rotary-table-stale", "a second block, called in another order"),
         ("output-buffer-reused", "a later call wrote into it"),
         ("gradient-accumulates", "asked twice"),
-        ("parameters-modified", "after calls of other kinds"),
-        ("dropout-in-eval", "after calls of other kinds"),
+        ("parameters-modified", "after a forward of other tokens"),
+        ("dropout-in-eval", "after a forward of other tokens"),
     ],
 )
 def test_what_is_kept_between_calls_is_seen(tmp_path: Path, fault: str, said: str) -> None:
     """Fails if a block with a memory passes."""
     result = check(tmp_path, "call-history", faulty(fault))
+    assert result.verdict == "violated", result.reason
+    assert said in result.reason
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_other_frameworks_have_no_memory(tmp_path: Path, backend: str) -> None:
+    """Fails if a right block in another framework is refuted by what is asked after what."""
+    pytest.importorskip(backend)
+    result = check(tmp_path, "call-history", backend, dtype="float32", where="T <= 2")
+    assert result.verdict == "holds", result.reason
+
+
+class Leaking(Altered):
+    """Blocks of which one method leaves something that the next call of another is wrong by."""
+
+    def __init__(self, left_by: str, spoils: str, how: str) -> None:
+        super().__init__(**{left_by: self._leave, spoils: self._spoil})
+        self._left_by, self._spoils, self._how = left_by, spoils, how
+        self._left: dict[int, tuple[Any, np.ndarray]] = {}
+
+    def _leave(self, block: Any, x: Any, *rest: Any) -> Any:
+        self._left[id(block)] = (block, x.copy())
+        return getattr(block, self._left_by)(x, *rest)
+
+    def _spoil(self, block: Any, x: Any, *rest: Any) -> Any:
+        _, left = self._left.get(id(block), (block, x))
+        if self._how == "stale":  # the tokens of the last call, where they fit
+            return getattr(block, self._spoils)(left if left.shape == x.shape else x, *rest)
+        found = getattr(block, self._spoils)(x, *rest)
+        factor = 2 if self._left.pop(id(block), None) else 1  # the first call after it is doubled
+        return {name: value * factor for name, value in found.items()} if isinstance(found, dict) else found * factor
+
+
+@pytest.mark.parametrize(
+    ("left_by", "spoils", "how", "said"),
+    [
+        ("forward", "gradients", "stale", "after a forward of other tokens"),
+        ("trace", "gradients", "doubled", "right after a trace"),
+        ("trace", "gradients", "stale", "after a "),
+        ("trace", "forward", "doubled", "right after a trace"),
+        ("trace", "forward", "stale", "after calls of other kinds"),
+        ("forward", "trace", "stale", "trace and forward"),
+        ("forward", "trace", "doubled", "trace and forward"),
+    ],
+)
+def test_what_one_method_leaves_for_another_is_seen(
+    tmp_path: Path, left_by: str, spoils: str, how: str, said: str
+) -> None:
+    """Fails if state between two methods passes, because between them lies a call that mends it."""
+    result = check(tmp_path, "call-history", Leaking(left_by, spoils, how))
     assert result.verdict == "violated", result.reason
     assert said in result.reason
 
@@ -68,6 +119,34 @@ def test_a_backend_that_says_it_is_not_deterministic_is_judged_closely(tmp_path:
     """Fails if rounding noise refutes such a backend, or passes one that claims to be deterministic."""
     assert check(tmp_path, "call-history", Altered(forward=_noisy)).verdict == "violated"
     assert check(tmp_path, "call-history", Altered(deterministic=False, forward=_noisy)).verdict == "holds"
+
+
+@pytest.mark.parametrize(("from_call", "verdict"), [(0, "holds"), (1, "violated")])
+def test_a_gradient_that_overflows_each_time_is_the_same(tmp_path: Path, from_call: int, verdict: str) -> None:
+    """Fails if a NaN that is there each time is taken for memory, or one that comes later is not."""
+    calls: dict[int, list[Any]] = {}
+
+    def gradients(block: Any, *given: Any) -> Any:
+        found = block.gradients(*given)
+        of = calls.setdefault(id(block), [])
+        if len(of) >= from_call:
+            found["input"][0, 0, 0] = np.nan
+        of.append(block)
+        return found
+
+    result = check(tmp_path, "call-history", Altered(gradients=gradients))
+    assert result.verdict == verdict, result.reason
+
+
+def test_gradients_of_such_a_backend_are_judged_closely_too(tmp_path: Path) -> None:
+    """Fails if the rounding noise of its gradients refutes it, after whatever they are asked."""
+
+    def gradients(block: Any, *given: Any) -> Any:
+        noise = 1 + np.random.default_rng().uniform(-1, 1) * 1e-13
+        return {name: value * noise for name, value in block.gradients(*given).items()}
+
+    assert check(tmp_path, "call-history", Altered(gradients=gradients)).verdict == "violated"
+    assert check(tmp_path, "call-history", Altered(deterministic=False, gradients=gradients)).verdict == "holds"
 
 
 def test_a_block_that_raises_is_in_error_and_not_violated(tmp_path: Path) -> None:
@@ -133,6 +212,62 @@ def test_a_write_beside_the_view_is_seen(tmp_path: Path) -> None:
     result = check(tmp_path, "memory-layouts", Altered(forward=forward), arguments=arguments)
     assert result.verdict == "violated"
     assert "written to" in result.reason
+
+
+def _cotangent_read(how: Callable[[Any], Any]) -> Altered:
+    """Return a backend whose gradients read the cotangent in some way."""
+
+    def gradients(block: Any, x: Any, cotangent: Any, position_offset: int = 0) -> Any:
+        return block.gradients(x, how(cotangent), position_offset)
+
+    return Altered(gradients=gradients)
+
+
+def _in_memory_order(cotangent: Any) -> Any:
+    return cotangent.ravel(order="K").reshape(cotangent.shape)
+
+
+def _from_the_first_byte(cotangent: Any) -> Any:
+    owner = cotangent if cotangent.base is None else cotangent.base
+    return owner.reshape(-1)[: cotangent.size].reshape(cotangent.shape)
+
+
+@pytest.mark.parametrize(
+    ("how", "layout"), [(_in_memory_order, "fortran"), (_from_the_first_byte, "every-second-feature")]
+)
+def test_a_cotangent_that_is_read_in_memory_order_is_seen(
+    tmp_path: Path, how: Callable[[Any], Any], layout: str
+) -> None:
+    """Fails if the strides of a cotangent are ignored and only those of the input are looked at."""
+    result = check(tmp_path, "memory-layouts", _cotangent_read(how), where="T >= 3")
+    assert result.verdict == "violated", result.reason
+    assert f"cotangent layout {layout}" in result.reason
+
+
+def test_a_write_beside_the_cotangent_is_seen(tmp_path: Path) -> None:
+    """Fails if a block may write between the elements of the cotangent that it was given."""
+
+    def scribble(cotangent: Any) -> Any:
+        values = cotangent.copy()
+        if cotangent.base is not None and cotangent.base.shape[-1] == 2 * cotangent.shape[-1]:
+            cotangent.base[..., 1::2] = 0
+        return values
+
+    result = check(tmp_path, "memory-layouts", _cotangent_read(scribble))
+    assert result.verdict == "violated"
+    assert "cotangent layout every-second-feature: written to" in result.reason
+
+
+def test_a_refused_cotangent_is_no_wrong_answer(tmp_path: Path) -> None:
+    """Fails if a block may not refuse a layout of the cotangent, which it may of the input."""
+
+    def refuse(cotangent: Any) -> Any:
+        if not cotangent.flags.c_contiguous:
+            raise ValueError("cotangent: only C-contiguous arrays")
+        return cotangent
+
+    result = check(tmp_path, "memory-layouts", _cotangent_read(refuse))
+    assert result.verdict == "holds", result.reason
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

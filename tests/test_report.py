@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from faces_support import invoke, write_broken, write_right, write_spec
 
@@ -18,6 +19,7 @@ from blocklaws.claim_axes import axes_of_claim, axes_of_stage, numbered
 from blocklaws.discovery import find_subjects
 from blocklaws.expressions import Vocabulary, parse
 from blocklaws.failure_text import shown_place
+from blocklaws.localising import axis_pattern
 from blocklaws.versions import versions_of
 
 STREAM = ("batch", "token", "feature")
@@ -105,6 +107,39 @@ def test_a_failure_names_heads_queries_and_keys() -> None:
     assert "query=" in result.worst
     assert "key=" in result.worst
     assert "query 0" in result.pattern
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong", "said"),
+    [
+        (("query", "key"), ([1, 3], [1, 3]), "queries 1, 3, keys 1, 3 (2 of 4 there)"),
+        (("query", "key"), ([2, 3], [0, 1]), "queries >= 2, keys <= 1 (2 of 4 there)"),
+        (("batch", "token"), ([0, 1], [2, 2]), "batches <= 1, token 2"),
+        (("axis 0", "axis 1"), ([1, 2], [3, 3]), "axis 0: 1 to 2, axis 1: 3"),
+    ],
+)
+def test_a_pattern_is_told_in_words_that_exist(
+    names: tuple[str, ...], wrong: tuple[list[int], list[int]], said: str
+) -> None:
+    """Fails when several queries are told as querys, or an axis without a name as if its number were a word."""
+    mask = np.zeros((4, 5), bool)
+    mask[wrong] = True
+    assert axis_pattern(mask, names) == said
+
+
+def test_a_nan_is_not_told_as_if_it_were_expected() -> None:
+    """Fails when two NaNs are told as a value that was got and should have been, or the worst element hides why."""
+
+    def broken(x: np.ndarray, parameters: object, config: object) -> np.ndarray:
+        return np.full_like(x, np.nan)
+
+    report = blocklaws.verify(
+        broken, blocks=["llama"], dtypes=["float32"], invariants=["no-call-remembers-another"], profile="quick"
+    )
+    (result,) = report.failures
+    for text in (result.worst, result.reason):
+        assert "nan, not finite, so no difference can be told" in text
+        assert "difference| nan" not in text
 
 
 # --- places ---

@@ -7,6 +7,7 @@ not: choose bounds, which is the business of `judgements`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,13 @@ class Judgement:
         within = self.difference <= self.allowed
         # A claim that something differs holds when the difference is the larger one.
         return (self.difference, self.allowed) if within == self.holds else None
+
+    @property
+    def incomparable(self) -> str:
+        """What to say of two values between which there is no number, as where one is NaN; empty for all others."""
+        if self.difference is None or not math.isnan(self.difference):
+            return ""
+        return "not finite, so no difference can be told"
 
     def __str__(self) -> str:
         return f"holds: {self.claim}" if self.holds else f"fails: {self.claim}: {self.detail}"
@@ -127,9 +135,10 @@ def judge_elements(context: Context, a: Array, b: Array, difference: Array, allo
     )
     if not wrong:
         return judgement
+    found = f"difference {judgement.difference:.3g}, allowed {judgement.allowed:.3g}"
     detail = (
         f"{wrong} of {mask.size} elements wrong, {_place('worst', worst)}: got {judgement.got!r}, "
-        f"want {judgement.want!r}, difference {judgement.difference:.3g}, allowed {judgement.allowed:.3g}"
+        f"want {judgement.want!r}, {judgement.incomparable or found}"
     )
     return dataclasses.replace(judgement, detail=detail)
 

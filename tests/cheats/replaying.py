@@ -69,6 +69,22 @@ class BySample(_Replay):
 
 
 @adapter
+class ByBytes(_Replay):
+    """Keeps answers by the bytes of the input without its shape."""
+
+    def key(self, x, position_offset):
+        return x.tobytes(), position_offset
+
+
+@adapter
+class ByRoundedValues(_Replay):
+    """Keeps answers by the input rounded to three decimals."""
+
+    def key(self, x, position_offset):
+        return np.round(x, 3).tobytes(), x.shape, position_offset
+
+
+@adapter
 class ByInputAlone(Block):
     """Keeps answers of all blocks in one global table, by a hash of the input without the parameters."""
 
