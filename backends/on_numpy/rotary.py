@@ -1,8 +1,8 @@
 """Rotary positions: each pair of features of a query or key is turned by an angle that grows with the position.
 
 Must hold: values are not turned; angles are computed in the dtype of the arithmetic, float64 in a float64 block and
-float32 otherwise, which is what a block may do at worst: the recipe that tolerances are calibrated by must not be better
-than that. A turn keeps the length of each pair.
+float32 otherwise. That is what a block may do at worst, and the recipe that tolerances are calibrated by must not be
+better. A turn keeps the length of each pair.
 
 Source: Su et al. 2021, equation 34, for interleaved pairs; half-split pairs are the same turn of permuted features.
 """
