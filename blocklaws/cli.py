@@ -251,6 +251,7 @@ def compare(old: Path, new: Path, **options: Any) -> int:
 @click.option("--dtype", metavar="NAME", help="The backend's first one otherwise; float64 with a fixture.")
 @_options(_spec, _seed, _device)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Write the stages as one HTML file.")
 def trace(backend: str, **options: Any) -> None:
     """Show the stages of one small world beside the reference's, or what a chapter prints of its worked examples.
 

@@ -22,6 +22,7 @@ from blocklaws.failure_text import config_text, world_text
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.planning import reference_subject
 from blocklaws.specification import Specification
+from blocklaws.stage_table import stage_table
 from blocklaws.subjects import Subject
 from blocklaws.worlds import Example, Recipe, World, adapted_menu, make_world
 
@@ -97,6 +98,7 @@ def trace_world(subject: Subject, spec: Specification, world: World) -> dict[str
         "config": config.as_dict(),
         "world": Example(world.recipe).as_dict(),
         "stages": rows,
+        "table": stage_table({"": passed}, "", spec.tolerances[world.dtype]),
         "first_outside": next((row["stage"] for row in rows if row["within"] is False), None),
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from typing import Any
@@ -17,8 +18,10 @@ import blocklaws
 from blocklaws.discovery import find_subjects
 from blocklaws.kill_matrix import run_faults
 from blocklaws.report import CaseResult, Report
+from blocklaws.spec_reading import load_spec
+from blocklaws.tracing import trace
 
-__all__ = ["HOSTILE", "Element", "hostile_report", "large_report", "parsed", "small_matrix", "wrong_report"]
+__all__ = ["HOSTILE", "Element", "hostile_report", "large_report", "parsed", "small_matrix", "traced", "wrong_report"]
 
 #: What a backend, a spec or an exception may say.
 HOSTILE = "<script>alert(1)</script>\"' onload=x &amp; \x1b[31mred\x00\x7f\u202eright\ud800"
@@ -199,3 +202,12 @@ def large_report(cases: int = 5000) -> Report:
         backends=tuple({**report.backends[0], "name": f"backend-{number}"} for number in range(3)),
         invariants=tuple(dict.fromkeys(case.invariant for case in made)),
     )
+
+
+def traced(fault: str = "", block: str = "llama") -> dict[str, Any]:
+    """Return the trace of a NumPy block, right or with a fault, as ``trace --json`` prints it."""
+    subject = find_subjects("numpy")[0]
+    data: dict[str, Any] = json.loads(
+        json.dumps(trace(subject.with_fault(fault) if fault else subject, load_spec(), block))
+    )
+    return data

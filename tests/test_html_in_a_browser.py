@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from browser_support import Chromium, find_chromium
-from html_support import hostile_report, large_report, small_matrix, wrong_report
+from html_support import hostile_report, large_report, small_matrix, traced, wrong_report
 
-from blocklaws.html import faults_page, verify_page
+from blocklaws.html import faults_page, trace_page, verify_page
 
 #: What the issue of this report asks for.
 MOST_BYTES, MOST_MILLISECONDS = 5_000_000, 2000
@@ -32,6 +32,7 @@ PAGES = {
     "wrong": lambda: verify_page(wrong_report()),
     "hostile": lambda: verify_page(hostile_report()),
     "faults": lambda: faults_page(small_matrix()),
+    "trace": lambda: trace_page([traced("norm-over-tokens"), traced(block="original")]),
 }
 OPEN_ALL = "document.querySelectorAll('details').forEach(each => each.open = true)"
 

@@ -1,4 +1,4 @@
-"""Reports as one HTML file: what `verify --html` and `faults --html` write.
+"""Reports as one HTML file: what `verify --html`, `faults --html` and `trace --html` write.
 
 Must hold: a page is made of nothing but the data that ``--json`` writes too, so that a stored report can become one
 later; it needs no network, no other file and no script to be read. Must not: be imported before a page is asked for,
@@ -7,18 +7,19 @@ since the templates need Jinja2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blocklaws.html.failures import leads, shown_failures
 from blocklaws.html.kills import kill_view
 from blocklaws.html.reading import report_from
 from blocklaws.html.rendering import render
+from blocklaws.html.traces import trace_views
 from blocklaws.html.verdicts import verdict_view
 from blocklaws.report import Report
 from blocklaws.terminal import STATUS
 
-__all__ = ["faults_page", "report_from", "verify_page"]
+__all__ = ["faults_page", "report_from", "trace_page", "verify_page"]
 
 
 def verify_page(report: Report) -> str:
@@ -37,3 +38,8 @@ def verify_page(report: Report) -> str:
 def faults_page(matrix: Mapping[str, Any]) -> str:
     """Return the page of a kill matrix, given what ``faults --json`` writes."""
     return render("faults.html.j2", matrix=matrix, view=kill_view(matrix))
+
+
+def trace_page(traces: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page of some traces, each as ``trace --json`` prints it."""
+    return render("trace.html.j2", views=trace_views(traces))

@@ -27,7 +27,17 @@ from blocklaws.html.diagram import block_diagram
 from blocklaws.html.planes import difference_plane, value_plane, weights_plane, where
 from blocklaws.report import CaseResult, Report
 
-__all__ = ["MOST_IN_FULL", "Failure", "Failures", "Lead", "leads", "shown_failures"]
+__all__ = [
+    "MOST_IN_FULL",
+    "Failure",
+    "Failures",
+    "Lead",
+    "StageRow",
+    "leads",
+    "shown_failures",
+    "stage_rows",
+    "weights_of_both",
+]
 
 #: So many failures are shown in full: one of each cause first, then one of each other invariant that it refutes.
 MOST_IN_FULL = 24
@@ -151,7 +161,7 @@ def shown_failures(report: Report) -> Failures:
 def _failure(anchor: str, result: CaseResult, report: Report, cause: Cause | None = None, like: str = "") -> Failure:
     table = result.stages or {"rows": (), "note": "", "pass": ""}
     told = report.meanings.get(result.invariant, {})
-    stages = _stages(anchor, result, table["rows"])
+    stages = stage_rows(anchor, table["rows"], result.stage if result.how == "traced" else None)
     mapped = [row for row in stages if row.plane]
     first = mapped[0].stage if mapped else ""
     weights = next((row["plane"] for row in table["rows"] if row["stage"] == _WEIGHTS and "plane" in row), None)
@@ -174,7 +184,7 @@ def _failure(anchor: str, result: CaseResult, report: Report, cause: Cause | Non
         first=mapped[0] if mapped else None,
         sides=_sides(anchor, mapped[0]) if mapped else (),
         after=tuple(mapped[1:]),
-        weights=_weights(anchor, weights) if weights and first != _WEIGHTS else (),
+        weights=weights_of_both(anchor, weights) if weights and first != _WEIGHTS else (),
         weights_where=where(weights) if weights else "",
         config=config_text(result.config) if result.config else "",
         world=world_text(result.counterexample) if result.counterexample is not None else "",
@@ -189,14 +199,15 @@ def _drawn(result: CaseResult) -> bool:
     return result.config.get("placement") in ("pre", "post")
 
 
-def _stages(anchor: str, result: CaseResult, rows: Sequence[Mapping[str, Any]]) -> tuple[StageRow, ...]:
+def stage_rows(anchor: str, rows: Sequence[Mapping[str, Any]], first: str | None) -> tuple[StageRow, ...]:
+    """Return the rows of a stage table for a page; ``first`` is the first stage outside its bound, if known."""
     found = []
     for number, row in enumerate(rows):
         stage, plane = str(row["stage"]), row.get("plane") if row.get("within") is False else None
         found.append(
             StageRow(
                 stage=stage,
-                state=_state(result, row),
+                state=_state(first, row),
                 row=row,
                 shape=" × ".join(str(length) for length in row["shape"]) if row["shape"] is not None else "",
                 at=", ".join(str(index) for index in row.get("at", ())),
@@ -207,21 +218,22 @@ def _stages(anchor: str, result: CaseResult, rows: Sequence[Mapping[str, Any]]) 
     return tuple(found)
 
 
-def _state(result: CaseResult, row: Mapping[str, Any]) -> str:
+def _state(first: str | None, row: Mapping[str, Any]) -> str:
     if row["shape"] is None:
         return "unseen"
     if row.get("within") is None:
         return "unknown"
     if row["within"]:
         return "within"
-    return "first" if result.how == "traced" and row["stage"] == result.stage else "outside"
+    return "first" if row["stage"] == first else "outside"
 
 
 def _is_narrowed(result: CaseResult) -> bool:
     return result.how.startswith("narrowed")
 
 
-def _weights(anchor: str, plane: Mapping[str, Any]) -> tuple[Markup, ...]:
+def weights_of_both(anchor: str, plane: Mapping[str, Any]) -> tuple[Markup, ...]:
+    """Return the attention weights of the block and of the reference, what is hidden told apart."""
     return (
         weights_plane(plane, "got", "The block", f"{anchor}-wg"),
         weights_plane(plane, "want", "The reference", f"{anchor}-ww"),
@@ -231,7 +243,7 @@ def _weights(anchor: str, plane: Mapping[str, Any]) -> tuple[Markup, ...]:
 def _sides(anchor: str, first: StageRow) -> tuple[Markup, ...]:
     plane = first.row["plane"]
     if first.stage == _WEIGHTS:
-        return _weights(anchor, plane)
+        return weights_of_both(anchor, plane)
     both = (
         value_plane(plane, "got", "The block"),
         value_plane(plane, "want", "The reference"),
