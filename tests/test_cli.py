@@ -184,11 +184,14 @@ def test_ctrl_c_in_a_process_of_its_own(folder: Path, workers: str) -> None:
     """Fails when the signal of a terminal ends in a traceback, or loses what is known, on one process or several."""
     sleeps = write_wrong(folder, "import time; time.sleep(600)")
     arguments = [write_broken(folder), sleeps, "--spec", "spec.yaml", "--block", "llama", "--dtype", "float32"]
+    # A test run in the background ignores the signal, and its children would too.
+    heeding = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from blocklaws.cli import main; sys.exit(main())"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "blocklaws", "verify", *arguments, "--workers", workers, "--json", "report.json"],
+        [sys.executable, "-c", heeding, "verify", *arguments, "--workers", workers, "--json", "report.json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # A test run in the background ignores the signal, and its children would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     assert process.stdout is not None
     for line in process.stdout:  # the first backend is done, and the second one sleeps
