@@ -1,7 +1,8 @@
-"""Takes the pictures of the HTML report that the documentation shows: ``python docs/pictures.py``.
+"""Takes the pictures that the documentation shows: ``python docs/pictures.py``.
 
-Must hold: they are of the report that `reading-a-failure.md` tells how to make, in both themes, and small enough to
-keep in a repository. It needs the Chromium that the tests use (``make browser``).
+Must hold: they are of real runs: the failure that `reading-a-failure.md` tells how to make, in both themes, and the
+kill matrix of NumPy; and small enough to keep in a repository. It needs the Chromium that the tests use
+(``make browser``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from blocklaws.html import verify_page
+from blocklaws.html import faults_page, verify_page
+from blocklaws.kill_matrix import run_faults
 from blocklaws.running import verify
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +25,7 @@ MOST_BYTES = 200_000
 
 
 def main() -> None:
-    """Write a picture of the report in each theme."""
+    """Write a picture of the report in each theme, and one of the kill matrix."""
     sys.path.insert(0, str(ROOT / "tests"))
     from browser_support import Chromium, find_chromium
 
@@ -31,17 +33,22 @@ def main() -> None:
     if executable is None:
         sys.exit("there is no Chromium here; `make browser` installs one where it may")
     os.chdir(ROOT)
-    report = verify("examples/wrong_block.py:WrongBackend", blocks=["llama"], dtypes=["float32"])
+    report = verify_page(verify("examples/wrong_block.py:WrongBackend", blocks=["llama"], dtypes=["float32"]))
+    matrix = faults_page(run_faults(["numpy"], claims_only=True, workers=None).as_dict())
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, Chromium(executable) as browser:
-        page = Path(folder) / "report.html"
-        page.write_text(verify_page(report), encoding="utf-8")
-        for scheme in ("light", "dark"):
+        page = Path(folder) / "page.html"
+        for name, text, scheme in (
+            ("report-light", report, "light"),
+            ("report-dark", report, "dark"),
+            ("matrix", matrix, "light"),
+        ):
+            page.write_text(text, encoding="utf-8")
             browser.look(WIDTH, scheme, HEIGHT)
             browser.open(page)
             picture = compact(browser.picture())
             assert len(picture) < MOST_BYTES, f"{len(picture)} bytes are too many for a picture of the documentation"
-            (PICTURES / f"report-{scheme}.png").write_bytes(picture)
+            (PICTURES / f"{name}.png").write_bytes(picture)
 
 
 def compact(png: bytes) -> bytes:
