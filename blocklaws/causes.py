@@ -1,8 +1,9 @@
 """Failures by cause: what one mistake refutes is told once.
 
-Must hold: every failure is in exactly one group; the first of a group is its smallest world, and of those the first in
-the order of the run. Must not: claim more than is known: one cause means one backend and one first diverging stage,
-or one exception; a failure of which neither is known stands with its own invariant alone.
+Must hold: every failure is in exactly one group. Its first is a failed claim of the spec where there is one, since that
+says what is wrong, and a property about calls or memory only what it was looking for; of those it is the smallest
+world, and of those the first in the order of the run. Must not: claim more than is known: one cause means one backend
+and one first diverging stage, or one exception; a failure of which neither is known stands with its own invariant.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Cause:
 
     Attributes:
         what: what they share, in words that read on after their number: ``with the same exception``.
-        smallest: the one in the smallest world, to be told in full.
+        smallest: the one that is the easiest to read, mostly that in the smallest world; it is told in full.
         others: all others, in the order of the run.
     """
 
@@ -75,11 +76,12 @@ def _without_numbers(reason: str) -> str:
 
 
 def _size(result: CaseResult) -> tuple[Any, ...]:
-    """Return what makes a world small: its input first, then the rest of it, then how plain its values are."""
+    """Return what makes a failure easy to read: a claim that is written out, then a small input, then plain values."""
     if (example := result.counterexample) is None:
         return (0,)
     sizes = example["sizes"]
     plain = example["pattern"] != "integers"
     return (
-        sizes["B"] * sizes["T"] * sizes["d_model"], *(sizes[name] for name in _SIZES), plain, example["position_offset"]
+        not result.clause_at, sizes["B"] * sizes["T"] * sizes["d_model"],
+        *(sizes[name] for name in _SIZES), plain, example["position_offset"],
     )  # fmt: skip

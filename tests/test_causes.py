@@ -103,3 +103,10 @@ def test_every_failure_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         failure.id for failure in failures
     )
     assert [(cause.smallest.backend, len(cause.others)) for cause in found] == [("broken", 9), ("wrong", 9)]
+
+
+def test_a_written_claim_is_told_before_what_a_property_was_looking_for(violated: CaseResult) -> None:
+    """Fails when a wrong norm is told as a wrong buffer because both fail in the smallest world."""
+    buffer = dataclasses.replace(sized(violated, "refilled-buffer", T=1), clause_at="")
+    assert violated.clause_at
+    assert grouped(buffer, violated) == [[violated.invariant, "refilled-buffer"]]
