@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.resources
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from blocklaws.fields import Fields, as_mapping, as_sequence, described
 from blocklaws.fixture_reading import fixture_names, load_fixture, numbers, read_parameters
 from blocklaws.invariant_reading import SIZE_WORDS, needs_of
 from blocklaws.located_yaml import LocatedDict, Place, load
+from blocklaws.packaged import packaged_file, packaged_names
 
 __all__ = [
     "FORMATS",
@@ -140,8 +140,7 @@ class Chapter:
 @functools.cache
 def chapter_names() -> tuple[str, ...]:
     """Return the names of the built-in chapters."""
-    folder = importlib.resources.files("blocklaws.spec") / "chapters"
-    return tuple(sorted(each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")))
+    return packaged_names("chapters")
 
 
 @functools.cache
@@ -151,7 +150,7 @@ def load_chapter(name: str) -> Chapter:
     Raises:
         SpecError: its file says something that cannot be meant.
     """
-    with importlib.resources.as_file(importlib.resources.files("blocklaws.spec") / "chapters" / f"{name}.yaml") as path:
+    with packaged_file("chapters", name) as path:
         return read_chapter(name, path)
 
 

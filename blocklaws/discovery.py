@@ -73,10 +73,7 @@ def find_property(name: str) -> Any:
     Raises:
         BlocklawsError: there is none of that name.
     """
-    points = registered("properties")
-    if name not in points:
-        raise BlocklawsError(f"unknown property {name!r}{did_you_mean(name, points)}; there are {', '.join(points)}")
-    return _load(points[name], name)()
+    return _named("property", "properties", name)()
 
 
 def find_measurement(name: str) -> Any:
@@ -85,15 +82,19 @@ def find_measurement(name: str) -> Any:
     Raises:
         BlocklawsError: there is none of that name.
     """
-    points = registered("measurements")
-    if name not in points:
-        raise BlocklawsError(f"unknown measurement {name!r}{did_you_mean(name, points)}; there are {', '.join(points)}")
-    return _load(points[name], name)
+    return _named("measurement", "measurements", name)
 
 
 def find_search() -> Any:
     """Return the registered search: what draws examples and shrinks the failing one."""
     return _load(registered("searches")["hypothesis"], "hypothesis")
+
+
+def _named(noun: str, group: str, name: str) -> Any:
+    points = registered(group)
+    if name not in points:
+        raise BlocklawsError(f"unknown {noun} {name!r}{did_you_mean(name, points)}; there are {', '.join(points)}")
+    return _load(points[name], name)
 
 
 def _load(point: EntryPoint, name: str) -> Any:

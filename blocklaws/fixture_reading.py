@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
-import importlib.resources
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from blocklaws.errors import BlocklawsError, did_you_mean
 from blocklaws.expressions import Expression, ExpressionError, Vocabulary, parse
 from blocklaws.fields import Fields, as_mapping, as_sequence, described
 from blocklaws.located_yaml import Place, load
+from blocklaws.packaged import packaged_file, packaged_names
 from blocklaws.specification import BlockKind, Sizes
 from blocklaws.worlds import Recipe, World, as_dtype, make_world
 
@@ -181,8 +181,7 @@ def _filled(value: Any, shape: tuple[int, ...]) -> np.ndarray:
 @functools.cache
 def fixture_names() -> tuple[str, ...]:
     """Return the names of the built-in fixtures."""
-    folder = importlib.resources.files("blocklaws.spec") / "fixtures"
-    return tuple(sorted(each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")))
+    return packaged_names("fixtures")
 
 
 @functools.cache
@@ -197,7 +196,7 @@ def load_fixture(name: str) -> Fixture:
         raise BlocklawsError(
             f"unknown fixture {name!r}{did_you_mean(name, fixture_names())}; there are {', '.join(fixture_names())}"
         )
-    with importlib.resources.as_file(importlib.resources.files("blocklaws.spec") / "fixtures" / f"{name}.yaml") as path:
+    with packaged_file("fixtures", name) as path:
         return read_fixture(name, path)
 
 

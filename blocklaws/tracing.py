@@ -26,7 +26,7 @@ from blocklaws.stage_table import stage_table
 from blocklaws.subjects import Subject
 from blocklaws.worlds import Example, Recipe, World, adapted_menu, make_world
 
-__all__ = ["refusal_of", "trace", "trace_text", "trace_world", "traced_dtype"]
+__all__ = ["refusal_of", "trace", "trace_text", "trace_world", "traced_dtype", "traced_world_text"]
 
 
 def trace(subject: Subject, spec: Specification, block: str, dtype: str | None = None, seed: int = 0) -> dict[str, Any]:
@@ -129,15 +129,18 @@ def _number(value: float) -> float | str:
     return float(value) if math.isfinite(value) else repr(float(value))
 
 
+def traced_world_text(data: Mapping[str, Any]) -> str:
+    """Return the world of a trace on one line; a fixture fills its arrays itself, so it has no pattern and no seed."""
+    sizes = data["world"]["sizes"]
+    return f"B {sizes['B']}, T {sizes['T']}, {data['fixture']}" if "fixture" in data else world_text(data["world"])
+
+
 def trace_text(data: Mapping[str, Any]) -> str:
     """Return a trace as a table."""
-    sizes = data["world"]["sizes"]
-    # A fixture fills its arrays itself: no pattern and no seed.
-    world = f"B {sizes['B']}, T {sizes['T']}, {data['fixture']}" if "fixture" in data else world_text(data["world"])
     lines = [
         f"{data['backend']}, block {data['block']}, {data['dtype']}",
         f"  config  {config_text(data['config'])}",
-        f"  world   {world}",
+        f"  world   {traced_world_text(data)}",
         "",
         f"{'stage':<22}{'shape':<16}{'rms':>11}{'max':>11}{'difference':>12}",
     ]

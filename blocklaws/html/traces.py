@@ -11,10 +11,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from blocklaws.failure_text import config_text, world_text
+from blocklaws.failure_text import config_text
 from blocklaws.html.diagram import block_diagram
 from blocklaws.html.failures import StageRow, stage_rows, weights_of_both
 from blocklaws.html.planes import where
+from blocklaws.tracing import traced_world_text
 
 __all__ = ["TraceView", "trace_views"]
 
@@ -49,7 +50,6 @@ def _view(anchor: str, data: Mapping[str, Any]) -> TraceView:
     first = next((str(row["stage"]) for row in rows if row.get("within") is False), None)
     stages = stage_rows(anchor, rows, first)
     weights = next((row["plane"] for row in rows if row["stage"] == "attention_weights" and "plane" in row), None)
-    sizes = data["world"]["sizes"]
     return TraceView(
         anchor=anchor,
         data=data,
@@ -61,6 +61,5 @@ def _view(anchor: str, data: Mapping[str, Any]) -> TraceView:
         weights=weights_of_both(anchor, weights) if weights else (),
         weights_where=where(weights) if weights else "",
         config=config_text(data["config"]),
-        # A fixture fills its arrays itself: no pattern and no seed.
-        world=f"B {sizes['B']}, T {sizes['T']}, {data['fixture']}" if "fixture" in data else world_text(data["world"]),
+        world=traced_world_text(data),
     )
