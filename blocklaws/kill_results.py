@@ -150,11 +150,7 @@ class Matrix:
 
     @functools.cached_property
     def _killed_by(self) -> Mapping[str, frozenset[str]]:
-        kills: dict[str, set[str]] = {}
-        for row in self.rows:
-            for kill in row.kills:
-                kills.setdefault(kill.invariant, set()).add(row.fault)
-        return {id: frozenset(faults) for id, faults in kills.items()}
+        return _killed_by(self.rows)
 
     def kills_of(self, invariant: str) -> frozenset[str]:
         """The faults that an invariant refuted on some backend."""
@@ -180,15 +176,14 @@ class Matrix:
         plan = self.plan
         if plan.claims_only or plan.first_kill or plan.faults or plan.invariants or plan.blocks or plan.dtypes:
             return ()
-        kills_here: dict[str, set[str]] = {id: set() for id in self.tried}
-        for row in self.rows:
-            for kill in row.kills if row.backend == self.backends[0] else ():
-                kills_here[kill.invariant].add(row.fault)
-        free = {id: kills for id, kills in kills_here.items() if is_reference_free(self.spec.invariants[id])}
+        kills_here = _killed_by(row for row in self.rows if row.backend == self.backends[0])
+        free = {
+            id: kills_here[id] for id in self.tried if id in kills_here and is_reference_free(self.spec.invariants[id])
+        }
         return tuple(
             id
             for id, kills in free.items()
-            if kills and kills <= frozenset().union(*(others for other, others in free.items() if other != id))
+            if kills <= frozenset().union(*(others for other, others in free.items() if other != id))
         )
 
     @functools.cached_property
@@ -348,6 +343,15 @@ class Matrix:
             "met_every_invariant": [label for label in self.plan.backends if self.plan.meets_every(label)],
             "problems": list(self.problems), "exit_status": self.exit_status,
         }  # fmt: skip
+
+
+def _killed_by(rows: Iterable[Row]) -> Mapping[str, frozenset[str]]:
+    """Return invariant -> the faults that it refuted in some rows; one that refuted none is not there."""
+    kills: dict[str, set[str]] = {}
+    for row in rows:
+        for kill in row.kills:
+            kills.setdefault(kill.invariant, set()).add(row.fault)
+    return {id: frozenset(faults) for id, faults in kills.items()}
 
 
 def _rate(rows: Sequence[Row], invariant: str | None = None) -> Rate:
