@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from blocklaws.errors import ConfigError, did_you_mean
 
-__all__ = ["CHOICES", "SIZES", "BlockConfig"]
+__all__ = ["CHOICES", "DEFAULTS", "NUMBERS", "SIZES", "BlockConfig"]
 
 #: The sizes of a config, in the order in which they are printed.
 SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff")
@@ -27,6 +27,16 @@ CHOICES: Mapping[str, tuple[str | bool | None, ...]] = {
     "rotary": (None, "interleaved", "half"),
     "bias": (False, True, "qkv"),
     "qk_norm": (None, "head", "width"),
+}
+
+#: The choices that are numbers, and what each lies between in a file; some may be null instead.
+NUMBERS: Mapping[str, tuple[float, float]] = {
+    "norm_eps": (0, 1),
+    "rotary_base": (1e-3, 1e12),
+    "residual_scale": (1e-3, 1e3),
+    "rotary_fraction": (1e-3, 1),
+    "window": (1, 10_000_000),
+    "softcap": (1e-3, 1e6),
 }
 
 
@@ -114,7 +124,9 @@ class BlockConfig:
         if self.window is not None and (
             not isinstance(self.window, int) or isinstance(self.window, bool) or self.window < 1
         ):
-            raise ConfigError(f"configuration: window={self.window!r} must be a positive integer, or null for no window")
+            raise ConfigError(
+                f"configuration: window={self.window!r} must be a positive integer, or null for no window"
+            )
         if self.residual == "parallel" and self.placement != "pre":
             raise ConfigError(
                 f"configuration: placement={self.placement!r} with residual='parallel'; branches beside each other are "
@@ -154,3 +166,9 @@ class BlockConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain data, in their order."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+#: The choices that a file may leave out, and what they are then: as in the blocks of before there were such choices.
+DEFAULTS: Mapping[str, Any] = {
+    field.name: field.default for field in dataclasses.fields(BlockConfig) if field.default is not dataclasses.MISSING
+}

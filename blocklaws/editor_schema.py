@@ -13,7 +13,7 @@ from typing import Any
 from blocklaws import invariant_reading as reading
 from blocklaws import spec_reading
 from blocklaws.canonical import PARAMETER_NAMES
-from blocklaws.config import CHOICES
+from blocklaws.config import CHOICES, DEFAULTS, NUMBERS
 from blocklaws.discovery import registered
 from blocklaws.spec_reading import built_in_spec
 
@@ -96,13 +96,21 @@ def _block(menus: Iterable[str]) -> dict[str, Any]:
     properties: dict[str, Any] = {"says": _TEXT, "source": _TEXT}
     properties |= {choice: {"enum": list(words)} for choice, words in CHOICES.items()}
     properties |= {
-        "norm_eps": {"type": "number", "minimum": 0, "maximum": 1},
-        "rotary_base": {"type": "number", "minimum": 1e-3, "maximum": 1e12},
+        name: {"type": _number(name), "minimum": low, "maximum": high} for name, (low, high) in NUMBERS.items()
+    }
+    properties |= {
         "heads": {"anyOf": [{"enum": list(menus)}, _TEXT], "description": "the menu of sizes"},
         "max_positions": _whole(1, 10_000_000),
+        "by_default": {"type": "boolean", "description": "whether it is verified where no block is named"},
     }
     assert set(properties) == set(spec_reading._BLOCK_KEYS), "the reader of blocks knows other keys"
-    return _object(properties, required=properties)
+    return _object(properties, required=[name for name in properties if name not in (*DEFAULTS, "by_default")])
+
+
+def _number(choice: str) -> str | list[str]:
+    """The type of a choice that is a number; some may be null."""
+    kind = "integer" if choice == "window" else "number"
+    return [kind, "null"] if DEFAULTS.get(choice, ...) is None else kind
 
 
 def _blocks(blocks: Iterable[str], menus: Iterable[str]) -> dict[str, Any]:

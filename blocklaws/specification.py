@@ -48,7 +48,10 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class BlockKind:
-    """A kind of block: every choice of a config, and the menu from which its sizes come."""
+    """A kind of block: every choice of a config, and the menu from which its sizes come.
+
+    A kind that is not ``by_default`` is verified where it is asked for: named in a run, or by the backend.
+    """
 
     name: str
     says: str
@@ -56,6 +59,7 @@ class BlockKind:
     heads: str
     choices: Mapping[str, Any]
     place: Place
+    by_default: bool = True
 
     def config(self, sizes: Sizes) -> BlockConfig:
         """Return the config of this kind with the given sizes; it is checked once, and the same object after that."""
