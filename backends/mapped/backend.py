@@ -36,6 +36,7 @@ class MappedBackend:
         deterministic: whether two equal calls give equal bits.
         device: the device that was chosen, or None for the framework's own choice.
         packages: the packages that the mapping needs, whose versions a report names.
+        blocks: the further kinds of block that it is verified with unasked.
         cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
     """
 
@@ -48,6 +49,8 @@ class MappedBackend:
         self.deterministic = mapping.deterministic
         self.cannot = dict(mapping.cannot)
         self.packages = tuple(mapping.needs)
+        self.blocks = mapping.blocks
+        self._tried: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:
         return f"<mapped backend {self.name}>"
@@ -64,16 +67,7 @@ class MappedBackend:
 
     def supports(self, config: BlockConfig) -> str | None:
         """Return None, or a sentence why the layer is not such a block."""
-        words = {name: getattr(config, name, None) for name in self._mapping.choices}
-        words["heads"] = "equal" if config.group == 1 else "grouped"
-        for name, allowed in self._mapping.choices.items():
-            if words[name] not in allowed:
-                offered = " or ".join(_word(word) for word in allowed)
-                return f"{name} is {_word(words[name])}; the mapping supports {offered}"
-        for condition in self._mapping.conditions:
-            if not condition.that(lambda name: getattr(config, name)):
-                return f"{condition.that.text} does not hold: {condition.why}"
-        return None
+        return self._mapping.supports.objection(config)
 
     def build(self, config: BlockConfig, parameters: Named[str, Any], dtype: str) -> MappedBlock:
         """Return the layer as a block.
@@ -101,7 +95,13 @@ class MappedBackend:
         layout = mapping.parameters.lay_out(config, parameters, driver.shapes(layer), order)
         layer = driver.assign(layer, layout.arrays)
         numpy_dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-        return MappedBlock(mapping, driver, layer, built, layout, order, config, numpy_dtype)
+        block = MappedBlock(mapping, driver, layer, built, layout, order, config, numpy_dtype)
+        # A part or a stage that is not there is not there in any world, so it is refused before anything is judged.
+        if (config.block, dtype) not in self._tried:
+            self._tried.add((config.block, dtype))
+            tokens = self.multiples.get("T", 1)
+            block.try_out(self.multiples.get("B", 1), tokens * max(1, 2 // tokens))
+        return block
 
     def _build_objects(self, driver: Driver, config: BlockConfig, dtype: str) -> dict[str, Any]:
         words = {**config.as_dict(), "dtype": driver.dtype, "dtype_name": dtype}
@@ -122,7 +122,3 @@ class MappedBackend:
 
 def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)[:3]]
-
-
-def _word(word: Any) -> str:
-    return {None: "null", True: "true", False: "false"}.get(word, str(word))

@@ -1,0 +1,94 @@
+"""Which blocks a layer is: the ``supports:`` section of a mapping.
+
+Must hold: a mapping says each choice that every config makes, so that it cannot claim by silence what it never thought
+of; what a config may leave out is supported at its default alone, unless the mapping names more. Must not import a
+framework.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from blocklaws.backends.mapped.expressions import Expression
+from blocklaws.backends.mapped.reader import Node
+from blocklaws.config import CHOICES, DEFAULTS, SIZES, BlockConfig
+
+__all__ = ["Condition", "Supports", "parse_supports"]
+
+_HEADS = ("equal", "grouped")
+#: What a config may leave out and is no word: supported at its default, or at ``any`` value.
+_NUMBERS = tuple(name for name in DEFAULTS if name not in CHOICES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """A condition on the sizes of a config, and the sentence that says why the layer needs it."""
+
+    that: Expression
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Supports:
+    """The choices that a layer can make.
+
+    Attributes:
+        choices: choice -> the words it may take; ``heads`` is equal or grouped.
+        fixed: number -> the only value it may have.
+        conditions: what must hold of the sizes.
+    """
+
+    choices: Mapping[str, tuple[Any, ...]]
+    fixed: Mapping[str, Any]
+    conditions: tuple[Condition, ...]
+
+    def objection(self, config: BlockConfig) -> str | None:
+        """Return None, or a sentence why the layer is not such a block."""
+        words = {name: getattr(config, name, None) for name in self.choices}
+        words["heads"] = "equal" if config.group == 1 else "grouped"
+        for name, allowed in self.choices.items():
+            # `in` alone would let 1 pass for true.
+            if not any(words[name] is word or (isinstance(word, str) and words[name] == word) for word in allowed):
+                offered = " or ".join(_word(word) for word in allowed)
+                return f"{name} is {_word(words[name])}; the mapping supports {offered}"
+        for name, value in self.fixed.items():
+            if getattr(config, name) != value:
+                return f"{name} is {_word(getattr(config, name))}; the mapping supports {_word(value)}"
+        for condition in self.conditions:
+            if not condition.that(lambda name: getattr(config, name)):
+                return f"{condition.that.text} does not hold: {condition.why}"
+        return None
+
+
+def parse_supports(node: Node) -> Supports:
+    """Read the ``supports:`` section."""
+    words: dict[str, tuple[Any, ...]] = {**CHOICES, "heads": _HEADS}
+    entries = node.fields("supports", (*words, *_NUMBERS, "where"), (name for name in words if name not in DEFAULTS))
+    choices: dict[str, tuple[Any, ...]] = {}
+    for name, allowed in words.items():
+        if name not in entries:
+            choices[name] = (DEFAULTS[name],)
+            continue
+        given = entries[name]
+        items = given.items("supports") if isinstance(given.value, list) else [given]
+        for item in items:
+            if not any(item.value is word or (isinstance(word, str) and item.value == word) for word in allowed):
+                item.refuse(f"supports: {name}: {item.kind} is not known; expected some of {list(allowed)}")
+        choices[name] = tuple(item.value for item in items)
+    for name in _NUMBERS:
+        if name in entries:
+            entries[name].word(f"supports: {name}", ("any",))
+    conditions = []
+    for item in entries["where"].items("supports: where") if "where" in entries else []:
+        parts = item.fields("supports: where", ("that", "why"), ("that", "why"))
+        that = Expression(parts["that"].text("supports: where: that"), parts["that"])
+        that.check_names(SIZES)
+        conditions.append(Condition(that, parts["why"].text("supports: where: why")))
+    fixed = {name: DEFAULTS[name] for name in _NUMBERS if name not in entries}
+    return Supports(choices, fixed, tuple(conditions))
+
+
+def _word(word: Any) -> str:
+    return "null" if word is None else str(word).lower() if isinstance(word, bool) else str(word)
