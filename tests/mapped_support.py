@@ -1,4 +1,4 @@
-"""What the tests of mapping files share: kinds of block, the worlds of a comparison, and how far two arrays are apart."""
+"""What the tests of mapping files share: kinds of block, what is compared, how far two arrays are apart."""
 
 from __future__ import annotations
 
@@ -18,11 +18,18 @@ MAPPINGS = Path(str(files("blocklaws.backends.mappings")))
 LLAMA = (MAPPINGS / "hf_llama.yaml").read_text(encoding="utf-8")
 ENCODER = (MAPPINGS / "torch_encoder.yaml").read_text(encoding="utf-8")
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-needs_llama = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None,
-    reason="torch or transformers is not installed",
-)
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    """Return the mark of a test of a layer whose library may not be here; ``make conformance`` runs all of them."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{' and '.join(missing)} is not installed")
+
+
+needs_torch = needs("torch")
+needs_llama = needs("torch", "transformers")
+
+#: The first word of a mapping file -> what its layer needs.
+NEEDS = {"hf": needs_llama, "torch": needs_torch, "flax": needs("jax", "flax")}
 
 #: What each kind of block differs in; sizes differ from each other so that a transpose shows.
 KINDS: dict[str, dict[str, Any]] = {

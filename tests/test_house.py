@@ -28,8 +28,9 @@ ADAPTERS = {
     "on_numpy": {"jaxtyping"},
     "on_torch": {"torch"},
     "on_jax": {"jax", "jaxlib"},
-    "mapped": {"torch"},
+    "mapped": {"flax", "jax", "torch"},
     "mappings": set[str](),
+    "composed": {"flax", "jax"},
 }
 
 FRAMEWORKS = {

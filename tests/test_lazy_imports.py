@@ -42,7 +42,9 @@ ACTIONS = {
     "compare": "    import blocklaws.cli_compare",
     "plugin": "    import blocklaws.pytest_plugin",
 }
-ADAPTERS = {name: f"    import blocklaws.backends.{name}" for name in ("on_numpy", "on_torch", "on_jax", "mapped")}
+ADAPTERS = {
+    name: f"    import blocklaws.backends.{name}" for name in ("on_numpy", "on_torch", "on_jax", "mapped", "composed")
+}
 
 
 def probe(action: str, heavy: set[str], planted: str = "") -> str:

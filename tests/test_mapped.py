@@ -16,6 +16,7 @@ from mapped_support import (
     ENCODER,
     LLAMA,
     MAPPINGS,
+    NEEDS,
     TOLERANCE,
     config_of,
     far,
@@ -55,13 +56,18 @@ LAYERS = {
     "hf_gpt2.yaml": {
         name: [("gpt", "float64"), ("gpt", "bfloat16"), ("gpt-tanh", "float64")] for name in ("sdpa", "eager")
     },
+    "flax_attention.yaml": {
+        "fused": [("plain", "float32"), ("gpt", "bfloat16")],
+        "weights": [("plain", "float64")],
+        "post": [("original", "float64")],
+    },
     "torch_encoder.yaml": {
         "pre": [("gpt", "float64"), ("gpt", "bfloat16")],
         "post": [("original", "float64"), ("original", "float32")],
     },
 }
 LAYER_CASES = [
-    pytest.param(file, name, kind, dtype, marks=needs_torch if file.startswith("torch") else needs_llama)
+    pytest.param(file, name, kind, dtype, marks=NEEDS[file.partition("_")[0]])
     for file, variants in LAYERS.items()
     for name, cases in variants.items()
     for kind, dtype in cases

@@ -1,4 +1,4 @@
-"""How mapped layers are called: parts of results, calls by number, other ways, and the choices a mapping may leave out."""
+"""How mapped layers are called: parts of results, calls by number, other ways, further choices."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ Seen: TypeAlias = Mapping[str, list["Array | Missing | None"]]
 #: framework -> the class of its driver.
 DRIVERS: Mapping[str, str] = {
     "torch": "blocklaws.backends.mapped.torch_driver:TorchDriver",
+    "flax": "blocklaws.backends.mapped.flax_driver:FlaxDriver",
 }
 
 
@@ -115,7 +116,7 @@ class Driver(Protocol):
         """Within it no gradients are recorded."""
 
     def training(self, layer: Any) -> AbstractContextManager[Any]:
-        """Within it what is yielded, called as the layer, computes as in training; afterwards the layer is as it was."""
+        """Within it what is yielded computes as in training, when it is called; then the layer is as it was."""
 
     def watch(self, layer: Any, taps: Sequence[Tap]) -> AbstractContextManager[Seen]:
         """Within it calls of the layer's sub-modules are recorded: stage -> what each call gave."""

@@ -1,7 +1,7 @@
 """The causal mask in the forms that layers take it.
 
-Must hold: query position >= key position is visible, within the window of a block that has one, in every form; the harness makes the mask, so that a layer is told
-exactly what its mapping says. Must not import a framework.
+Must hold: query position >= key position is visible, within the window of a block that has one, in every form; the
+harness makes the mask, so that a layer is told exactly what its mapping says. Must not import a framework.
 """
 
 from __future__ import annotations

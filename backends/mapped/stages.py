@@ -1,8 +1,8 @@
 """How a layer's stages are captured: the ``stages:`` section of a mapping.
 
-Must hold: each stage names one place that a forward pass goes through exactly once (or one of its calls, by number): the
-output or an input of a sub-module, or the result of a function the layer looks up by name. A stage that a pass does not give, gives twice or
-gives in another shape is refused, never left out silently.
+Must hold: each stage names one place that a forward pass goes through exactly once, or one of its calls by number: the
+output or an input of a sub-module, or the result of a function the layer looks up by name. A stage that a pass does not
+give, gives twice or gives in another shape is refused, never left out silently.
 """
 
 from __future__ import annotations
