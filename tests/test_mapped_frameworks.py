@@ -1,7 +1,7 @@
 """A mistake of each kind, planted in a mapping of each framework, is caught with a message that names it.
 
-What a driver does is the same in every framework: it fills, calls, watches and differentiates. These tests run where the
-framework is installed: for ``make test`` torch and Flax, in the environments of ``make conformance`` the rest.
+What a driver does is the same in every framework: it fills, calls, watches and differentiates. These tests run where
+the framework is installed: for ``make test`` torch and Flax, in the environments of ``make conformance`` the rest.
 """
 
 from __future__ import annotations

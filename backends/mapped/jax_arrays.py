@@ -71,7 +71,8 @@ class JaxArrays:
             keep(np.array(value))
             return np.asarray(value)
 
-        jax.pure_callback(look, jax.ShapeDtypeStruct(array.shape, array.dtype), array, vmap_method="broadcast_all")
+        shape = jax.ShapeDtypeStruct(array.shape, array.dtype)  # type: ignore[no-untyped-call]
+        jax.pure_callback(look, shape, array, vmap_method="broadcast_all")
 
     def vjp(self, function: Callable[[Any, Any], Any], parameters: Any, x: Array, cotangent: Array) -> tuple[Any, Any]:
         """Return the gradient of ``sum(function(parameters, x) * cotangent)`` by the parameters and by ``x``."""

@@ -8,7 +8,6 @@ Must not import a framework.
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -65,13 +64,18 @@ def recorded_calls(
             _LISTENERS.pop(id(module), None)
 
 
-@functools.cache
+#: A class -> the one that is it and tells of its calls; made once, since frameworks keep a register of classes.
+_RECORDING: dict[type, type] = {}
+
+
 def _recording_class(own: type) -> type:
-    """Return a class that is ``own`` and tells of its calls; made once, since frameworks keep a register of classes."""
+    if own in _RECORDING:
+        return _RECORDING[own]
 
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
         output = own.__call__(self, *arguments, **keywords)
         _LISTENERS[id(self)](arguments, keywords, output)
         return output
 
-    return types.new_class(own.__name__, (own,), exec_body=lambda space: space.update(__call__=call))
+    made = types.new_class(own.__name__, (own,), exec_body=lambda space: space.update(__call__=call))
+    return _RECORDING.setdefault(own, made)
