@@ -40,6 +40,22 @@ KINDS: dict[str, dict[str, Any]] = {
     "biased": {"rotary": "half", "n_kv_heads": 1, "bias": True},
     "gpt": {"norm": "layer", "feed_forward": "gelu", "bias": True, "d_head": 4},
     "gpt-tanh": {"norm": "layer", "feed_forward": "gelu_tanh", "bias": True, "d_head": 4},
+    "mistral": {"rotary": "half", "n_heads": 4, "n_kv_heads": 2, "window": 3},
+    "qwen2": {"rotary": "half", "n_heads": 4, "n_kv_heads": 2, "bias": "qkv"},
+    "qwen3": {"rotary": "half", "n_heads": 4, "n_kv_heads": 2, "qk_norm": "head"},
+    "neox": {
+        "norm": "layer",
+        "feed_forward": "gelu",
+        "bias": True,
+        "d_head": 4,
+        "rotary": "half",
+        "rotary_fraction": 0.5,
+        "residual": "parallel",
+    },
+    "gemma": {"feed_forward": "geglu_tanh", "rotary": "half", "n_heads": 4, "n_kv_heads": 2},
+    "olmo2": {"placement": "inside", "rotary": "half", "qk_norm": "width"},
+    "granite": {"rotary": "half", "n_heads": 4, "n_kv_heads": 2, "residual_scale": 0.25},
+    "softcapped": {"feed_forward": "geglu", "rotary": "half", "softcap": 2.0},
     "original": {"norm": "layer", "feed_forward": "relu", "bias": True, "d_head": 4, "placement": "post"},
 }
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-2, "bfloat16": 2e-1}

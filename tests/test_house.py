@@ -48,7 +48,7 @@ FRAMEWORKS = {
 }
 
 #: Folders at the root that are not rooms: nothing that is installed may import them.
-OTHER_FOLDERS = {"benchmarks", "docs", "examples", "tests"}
+OTHER_FOLDERS = {"benchmarks", "conformance", "docs", "examples", "tests"}
 
 #: What commands leave at the root, as .gitignore lists it, and the folders of tools that start with a dot.
 LEFT_BY_COMMANDS = re.compile(r"__pycache__|build|dist|.*\.egg-info|\..*")

@@ -17,7 +17,7 @@ import numpy as np
 from blocklaws.backends.mapped.block import MappedBlock
 from blocklaws.backends.mapped.driver import Driver, load_driver
 from blocklaws.backends.mapped.rotary import feature_order
-from blocklaws.backends.mapped.schema import Mapping
+from blocklaws.backends.mapped.schema import Mapping, words_of
 from blocklaws.backends.mapped.stages import check_modules
 from blocklaws.backends.mapped.values import Scope
 from blocklaws.config import BlockConfig
@@ -104,7 +104,7 @@ class MappedBackend:
         return block
 
     def _build_objects(self, driver: Driver, config: BlockConfig, dtype: str) -> dict[str, Any]:
-        words = {**config.as_dict(), "dtype": driver.dtype, "dtype_name": dtype}
+        words = {**words_of(config), "dtype": driver.dtype, "dtype_name": dtype}
         scope = Scope(words, self._mapping.build, driver.array)
         with driver.building():
             return {name: scope.look_up(name) for name in self._mapping.build}

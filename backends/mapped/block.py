@@ -17,7 +17,7 @@ from blocklaws.backends.mapped.driver import Driver
 from blocklaws.backends.mapped.operations import Array
 from blocklaws.backends.mapped.parameters import Layout
 from blocklaws.backends.mapped.rotary import cos_sin
-from blocklaws.backends.mapped.schema import Mapping, Passing
+from blocklaws.backends.mapped.schema import Mapping, Passing, words_of
 from blocklaws.backends.mapped.stages import capture
 from blocklaws.backends.mapped.values import Scope
 from blocklaws.config import BlockConfig
@@ -154,7 +154,7 @@ class MappedBlock:
         x, cached = self._admit(x), self._mapping.cached
         with self._driver.inference():
             if cache is None:
-                words = {**self._config.as_dict(), **self._built, "batch": x.shape[0]}
+                words = {**words_of(self._config), **self._built, "batch": x.shape[0]}
                 cache = _Cache(0, cached.start.resolve(Scope(words, {}, self._driver.array)))
             native = self._driver.array(x)
             result = self._call(cached.passing, self._layer, native, x.shape, cache.tokens, cache)
@@ -193,7 +193,7 @@ class MappedBlock:
         cos, sin = (table.astype(self._dtype) for table in cos_sin(config, self._mapping.rotary, positions))
         before = 0 if cache is None else cache.tokens
         ready: dict[str, Any] = {
-            **config.as_dict(),
+            **words_of(config),
             **self._built,
             "layer": layer,
             "input": native,

@@ -22,13 +22,13 @@ from blocklaws.backends.mapped.values import Call, Value, parse_call, parse_valu
 from blocklaws.canonical import CAPABILITIES, STAGES
 from blocklaws.config import SIZES, BlockConfig
 
-__all__ = ["Cached", "Mapping", "Passing", "read_mappings"]
+__all__ = ["Cached", "Mapping", "Passing", "read_mappings", "words_of"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 #: In which other ways a layer may be asked for its forward.
 WAYS = ("training",)
 
-_CONFIG = tuple(field.name for field in dataclasses.fields(BlockConfig))
+_CONFIG = (*(field.name for field in dataclasses.fields(BlockConfig)), "d_rotary")
 #: What the harness makes for each call, beside the config's words and what was built.
 _PASSED = (
     "input", "offset", "positions", "batch_positions", "cos", "sin", "mask", "batch", "tokens", "keys",
@@ -101,6 +101,11 @@ class Mapping:
     cached: Cached | None
     parameters: ParameterMap
     stages: tuple[StageRule, ...]
+
+
+def words_of(config: BlockConfig) -> dict[str, Any]:
+    """Return what the names of a config mean in values: its fields, and how many features of a head are turned."""
+    return {**config.as_dict(), "d_rotary": config.d_rotary}
 
 
 def read_mappings(path: Path) -> list[Mapping]:
