@@ -66,7 +66,9 @@ def page(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, An
         (report["spec"]["sha256"][:8], report["profile"], report["seed"]): name for name, report in reports.items()
     }
     if len(made_of) != 1:
-        raise ConformanceError(f"the reports of {', '.join(made_of.values())} are of different specs or profiles; run all")
+        raise ConformanceError(
+            f"the reports of {', '.join(made_of.values())} are of different specs or profiles; run all"
+        )
     [(spec, profile, seed)] = made_of
     explanations = _Explanations()
     for case in _cases(libraries, reports):

@@ -13,13 +13,14 @@ from typing import Any
 
 from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.reader import Node
-from blocklaws.config import CHOICES, DEFAULTS, SIZES, BlockConfig
+from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, SIZES, BlockConfig
+from blocklaws.specification import ANY_NUMBER
 
 __all__ = ["Condition", "Supports", "parse_supports"]
 
 _HEADS = ("equal", "grouped")
-#: What a config may leave out and is no word: supported at its default, or at ``any`` value.
-_NUMBERS = tuple(name for name in DEFAULTS if name not in CHOICES)
+#: The further choices that are numbers; of the others, such as norm_eps, a layer takes any.
+_NUMBERS = tuple(name for name in NUMBERS if name in DEFAULTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +36,11 @@ class Supports:
     """The choices that a layer can make.
 
     Attributes:
-        choices: choice -> the words it may take; ``heads`` is equal or grouped.
-        fixed: number -> the only value it may have.
+        choices: choice -> the words or numbers it may take; `any` stands for every number; ``heads`` is equal or grouped.
         conditions: what must hold of the sizes.
     """
 
     choices: Mapping[str, tuple[Any, ...]]
-    fixed: Mapping[str, Any]
     conditions: tuple[Condition, ...]
 
     def objection(self, config: BlockConfig) -> str | None:
@@ -49,13 +48,9 @@ class Supports:
         words = {name: getattr(config, name, None) for name in self.choices}
         words["heads"] = "equal" if config.group == 1 else "grouped"
         for name, allowed in self.choices.items():
-            # `in` alone would let 1 pass for true.
-            if not any(words[name] is word or (isinstance(word, str) and words[name] == word) for word in allowed):
+            if not any(_is(words[name], word) for word in allowed):
                 offered = " or ".join(_word(word) for word in allowed)
                 return f"{name} is {_word(words[name])}; the mapping supports {offered}"
-        for name, value in self.fixed.items():
-            if getattr(config, name) != value:
-                return f"{name} is {_word(getattr(config, name))}; the mapping supports {_word(value)}"
         for condition in self.conditions:
             if not condition.that(lambda name: getattr(config, name)):
                 return f"{condition.that.text} does not hold: {condition.why}"
@@ -65,7 +60,8 @@ class Supports:
 def parse_supports(node: Node) -> Supports:
     """Read the ``supports:`` section."""
     words: dict[str, tuple[Any, ...]] = {**CHOICES, "heads": _HEADS}
-    entries = node.fields("supports", (*words, *_NUMBERS, "where"), (name for name in words if name not in DEFAULTS))
+    words |= {name: (None, ANY_NUMBER) if DEFAULTS[name] is None else (ANY_NUMBER,) for name in _NUMBERS}
+    entries = node.fields("supports", (*words, "where"), [name for name in words if name not in DEFAULTS])
     choices: dict[str, tuple[Any, ...]] = {}
     for name, allowed in words.items():
         if name not in entries:
@@ -74,20 +70,23 @@ def parse_supports(node: Node) -> Supports:
         given = entries[name]
         items = given.items("supports") if isinstance(given.value, list) else [given]
         for item in items:
-            if not any(item.value is word or (isinstance(word, str) and item.value == word) for word in allowed):
+            if not (any(_is(item.value, word) for word in allowed) or item.value == ANY_NUMBER in allowed):
                 item.refuse(f"supports: {name}: {item.kind} is not known; expected some of {list(allowed)}")
         choices[name] = tuple(item.value for item in items)
-    for name in _NUMBERS:
-        if name in entries:
-            entries[name].word(f"supports: {name}", ("any",))
     conditions = []
     for item in entries["where"].items("supports: where") if "where" in entries else []:
         parts = item.fields("supports: where", ("that", "why"), ("that", "why"))
         that = Expression(parts["that"].text("supports: where: that"), parts["that"])
         that.check_names(SIZES)
         conditions.append(Condition(that, parts["why"].text("supports: where: why")))
-    fixed = {name: DEFAULTS[name] for name in _NUMBERS if name not in entries}
-    return Supports(choices, fixed, tuple(conditions))
+    return Supports(choices, tuple(conditions))
+
+
+def _is(value: Any, word: Any) -> bool:
+    """Whether a value of a config is what a word of a mapping means."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    # `==` alone would let 1 pass for true.
+    return (word == ANY_NUMBER and number) or (type(value) is type(word) and bool(value == word))
 
 
 def _word(word: Any) -> str:
