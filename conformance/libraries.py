@@ -91,14 +91,12 @@ def load_libraries(path: Path = HERE / "libraries.yaml") -> dict[str, Library]:
     for name, entry in data.items():
         unknown, missing = set(entry) - _REQUIRED - _OPTIONAL, _REQUIRED - set(entry)
         if unknown or missing:
-            raise ConformanceError(
-                f"{path.name}: {name}: unknown keys {sorted(unknown)}, missing keys {sorted(missing)}"
-            )
+            wrong = f"unknown keys {sorted(unknown)}, missing keys {sorted(missing)}"
+            raise ConformanceError(f"{path.name}: {name}: {wrong}")
         for requirement in entry["install"]:
             if "==" not in requirement:
-                raise ConformanceError(
-                    f"{path.name}: {name}: {requirement!r} has no exact version; write name==version"
-                )
+                wrong = f"{requirement!r} has no exact version; write name==version"
+                raise ConformanceError(f"{path.name}: {name}: {wrong}")
         libraries[name] = Library(
             name, **{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
         )

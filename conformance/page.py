@@ -20,16 +20,16 @@ _SHORT = {"float64": "64", "float32": "32", "bfloat16": "b16", "float16": "16"}
 _HEAD = """\
 # Conformance
 
-What published implementations of decoder blocks keep of the invariants, by their mapping files. `make conformance` writes
-this page: it makes an environment for each library, verifies its layers on the CPU (profile `{profile}`, seed {seed}, spec
-`{spec}`), and fails when a violation has no explanation or an explanation no violation. What a verdict rests on, and
-what it does not show, is in [reports.md](reports.md#what-a-verdict-rests-on) and
+What published implementations of decoder blocks keep of the invariants, by their mapping files. `make conformance`
+writes this page: it makes an environment for each library, verifies its layers on the CPU (profile `{profile}`, seed
+{seed}, spec `{spec}`), and fails when a violation has no explanation or an explanation no violation. What a verdict
+rests on, and what it does not show, is in [reports.md](reports.md#what-a-verdict-rests-on) and
 [writing-a-backend.md](writing-a-backend.md#what-holds-does-not-show).
 
-{cases} cases: {holds} hold, {violated} are violated and explained below, of {unchecked} nothing is known. A case is one
-invariant on one kind of block in one dtype; the tables of the libraries say of which dtypes it holds, as 64, 32, 16
-(float64, float32, float16) and b16 (bfloat16). **Bold** is violated, with the number of its explanation. A dash says that
-nothing was checked: the mapping says why, under `cannot` and `supports`.
+{cases} cases: {holds} hold, {violated} are violated and explained below, of {unchecked} nothing is known. A case is
+one invariant on one kind of block in one dtype; the tables of the libraries say in which dtypes it holds, as 64, 32, 16
+(float64, float32, float16) and b16 (bfloat16). **Bold** is violated, with the number of its explanation. A dash says
+that nothing was checked: the mapping says why, under `cannot` and `supports`.
 """
 
 
@@ -66,9 +66,7 @@ def page(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, An
         (report["spec"]["sha256"][:8], report["profile"], report["seed"]): name for name, report in reports.items()
     }
     if len(made_of) != 1:
-        raise ConformanceError(
-            f"the reports of {', '.join(made_of.values())} are of different specs or profiles; run all"
-        )
+        raise ConformanceError(f"{', '.join(made_of.values())}: reports of different specs or profiles; run all")
     [(spec, profile, seed)] = made_of
     explanations = _Explanations()
     for case in _cases(libraries, reports):

@@ -163,7 +163,7 @@ def test_what_a_config_may_leave_out_is_supported_at_its_default() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("window: all", r"supports: window: 'all' is not known; expected some of \[None, 'any'\]"),
+        ("window: all", r"supports: window: 'all' is not known; expected some of \[None, 'number'\]"),
         ("qk_norm: all", "qk_norm: 'all' is not known"),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_part_of_the_features_is_reordered_and_the_rest_stays(layout: str) -> 
 @needs_llama
 def test_the_reference_is_told_the_same_choices(write: Write) -> None:
     """Fails if a layer that is only given a mask of the window is not a block of that window."""
-    path = write(LLAMA, ("  norm: rms\n", "  norm: rms\n  window: [null, any]\n"))
+    path = write(LLAMA, ("  norm: rms\n", "  norm: rms\n  window: [null, number]\n"))
     config = config_of("llama-gqa").replace(window=2)
     given, (x, _) = parameters_of(config), inputs_of(config)
     output = variant(path, "eager").build(config, given, "float32").forward(x)

@@ -14,11 +14,12 @@ from typing import Any
 from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.reader import Node
 from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, SIZES, BlockConfig
-from blocklaws.specification import ANY_NUMBER
 
-__all__ = ["Condition", "Supports", "parse_supports"]
+__all__ = ["ANY_NUMBER", "Condition", "Supports", "parse_supports"]
 
 _HEADS = ("equal", "grouped")
+#: The word for every number, as in ``window: [null, number]``.
+ANY_NUMBER = "number"
 #: The further choices that are numbers; of the others, such as norm_eps, a layer takes any.
 _NUMBERS = tuple(name for name in NUMBERS if name in DEFAULTS)
 
@@ -36,7 +37,7 @@ class Supports:
     """The choices that a layer can make.
 
     Attributes:
-        choices: choice -> the words or numbers it may take; `any` stands for every number; ``heads`` is equal or grouped.
+        choices: choice -> the words or numbers it may take (`ANY_NUMBER`: all); ``heads`` is equal or grouped.
         conditions: what must hold of the sizes.
     """
 
