@@ -29,7 +29,7 @@ needs_torch = needs("torch")
 needs_llama = needs("torch", "transformers")
 
 #: The first word of a mapping file -> what its layer needs.
-NEEDS = {"hf": needs_llama, "torch": needs_torch, "flax": needs("jax", "flax")}
+NEEDS = {"hf": needs_llama, "torch": needs_torch, "flax": needs("jax", "flax"), "litgpt": needs("torch", "litgpt")}
 
 #: What each kind of block differs in; sizes differ from each other so that a transpose shows.
 KINDS: dict[str, dict[str, Any]] = {
@@ -102,5 +102,7 @@ def far(left: Any, right: Any) -> float:
 
 
 def variant(path: Path, name: str) -> Any:
-    [found] = [backend for backend in load_mapping(path) if backend.name.endswith(f"[{name}]")]
+    [found] = [
+        backend for backend in load_mapping(path) if "[" not in backend.name or backend.name.endswith(f"[{name}]")
+    ]
     return found

@@ -7,6 +7,7 @@ the framework is installed: for ``make test`` torch and Flax, in the environment
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,7 +66,7 @@ LAYERS = {
         ("mask: {form: keep,", "mask: {form: hide,"),
     ),
 }
-CASES = [pytest.param(layer, id=name, marks=NEEDS[layer.file.partition("_")[0]]) for name, layer in LAYERS.items()]
+CASES = [pytest.param(layer, id=name, marks=NEEDS[re.split(r"[_.]", layer.file)[0]]) for name, layer in LAYERS.items()]
 TURNING = [case for case in CASES if LAYERS[str(case.id)].rotary]
 
 
