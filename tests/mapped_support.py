@@ -29,7 +29,13 @@ needs_torch = needs("torch")
 needs_llama = needs("torch", "transformers")
 
 #: The first word of a mapping file -> what its layer needs.
-NEEDS = {"hf": needs_llama, "torch": needs_torch, "flax": needs("jax", "flax"), "litgpt": needs("torch", "litgpt")}
+NEEDS = {
+    "hf": needs_llama,
+    "torch": needs_torch,
+    "flax": needs("jax", "flax"),
+    "litgpt": needs("torch", "litgpt"),
+    "llms": needs("torch", "llms_from_scratch"),
+}
 
 #: What each kind of block differs in; sizes differ from each other so that a transpose shows.
 KINDS: dict[str, dict[str, Any]] = {
@@ -43,6 +49,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "mistral": {"rotary": "half", "n_heads": 4, "n_kv_heads": 2, "window": 3},
     "qwen2": {"rotary": "half", "n_heads": 4, "n_kv_heads": 2, "bias": "qkv"},
     "qwen3": {"rotary": "half", "n_heads": 4, "n_kv_heads": 2, "qk_norm": "head"},
+    "qwen3-eps": {"rotary": "half", "n_heads": 4, "n_kv_heads": 2, "qk_norm": "head", "norm_eps": 1e-6},
+    "square": {"rotary": "half", "n_heads": 4, "n_kv_heads": 2, "d_head": 2},
     "neox": {
         "norm": "layer",
         "feed_forward": "gelu",

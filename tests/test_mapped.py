@@ -64,6 +64,11 @@ LAYERS = {
         "gemma": [("gemma", "float32"), ("softcapped", "float32")],
         "olmo2": [("olmo2", "float32")],
     },
+    "llms_from_scratch.yaml": {
+        "gpt": [("gpt-tanh", "float32")],
+        "llama": [("square", "float32")],
+        "qwen3": [("qwen3-eps", "float32")],
+    },
     "hf_gpt2.yaml": {
         name: [("gpt", "float64"), ("gpt", "bfloat16"), ("gpt-tanh", "float64")] for name in ("sdpa", "eager")
     },

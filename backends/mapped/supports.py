@@ -22,11 +22,13 @@ _HEADS = ("equal", "grouped")
 ANY_NUMBER = "number"
 #: The further choices that are numbers; of the others, such as norm_eps, a layer takes any.
 _NUMBERS = tuple(name for name in NUMBERS if name in DEFAULTS)
+#: What a condition may speak of.
+_MEASURES = (*SIZES, "d_rotary", "max_positions", *NUMBERS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """A condition on the sizes of a config, and the sentence that says why the layer needs it."""
+    """A condition on the sizes and numbers of a config, and the sentence that says why the layer needs it."""
 
     that: Expression
     why: str
@@ -38,7 +40,7 @@ class Supports:
 
     Attributes:
         choices: choice -> the words or numbers it may take (`ANY_NUMBER`: all); ``heads`` is equal or grouped.
-        conditions: what must hold of the sizes.
+        conditions: what must hold of sizes and numbers.
     """
 
     choices: Mapping[str, tuple[Any, ...]]
@@ -78,7 +80,7 @@ def parse_supports(node: Node) -> Supports:
     for item in entries["where"].items("supports: where") if "where" in entries else []:
         parts = item.fields("supports: where", ("that", "why"), ("that", "why"))
         that = Expression(parts["that"].text("supports: where: that"), parts["that"])
-        that.check_names(SIZES)
+        that.check_names(_MEASURES)
         conditions.append(Condition(that, parts["why"].text("supports: where: why")))
     return Supports(choices, tuple(conditions))
 
