@@ -30,12 +30,16 @@ needs_llama = needs("torch", "transformers")
 
 #: The first word of a mapping file -> what its layer needs.
 NEEDS = {
-    "hf": needs_llama,
-    "torch": needs_torch,
+    "equinox": needs("jax", "equinox"),
     "flax": needs("jax", "flax"),
+    "hf": needs_llama,
+    "keras": needs("jax", "keras_hub"),
     "litgpt": needs("torch", "litgpt"),
     "llms": needs("torch", "llms_from_scratch"),
+    "mlx": needs("mlx", "mlx_lm"),
+    "torch": needs_torch,
 }
+
 
 #: What each kind of block differs in; sizes differ from each other so that a transpose shows.
 KINDS: dict[str, dict[str, Any]] = {

@@ -28,12 +28,13 @@ ADAPTERS = {
     "on_numpy": {"jaxtyping"},
     "on_torch": {"torch"},
     "on_jax": {"jax", "jaxlib"},
-    "mapped": {"flax", "jax", "torch"},
+    "mapped": {"equinox", "flax", "jax", "keras", "mlx", "torch"},
     "mappings": set[str](),
-    "composed": {"flax", "jax"},
+    "composed": {"equinox", "flax", "jax"},
 }
 
 FRAMEWORKS = {
+    "equinox",
     "flax",
     "jax",
     "jaxlib",

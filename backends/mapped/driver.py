@@ -24,6 +24,9 @@ Seen: TypeAlias = Mapping[str, list["Array | Missing | None"]]
 DRIVERS: Mapping[str, str] = {
     "torch": "blocklaws.backends.mapped.torch_driver:TorchDriver",
     "flax": "blocklaws.backends.mapped.flax_driver:FlaxDriver",
+    "equinox": "blocklaws.backends.mapped.equinox_driver:EquinoxDriver",
+    "keras": "blocklaws.backends.mapped.keras_driver:KerasDriver",
+    "mlx": "blocklaws.backends.mapped.mlx_driver:MlxDriver",
 }
 
 

@@ -210,8 +210,8 @@ def _parse_passing(forward: Node, mask_node: Node, inputs: dict[str, Value], kno
 
 def _parse_cached(entries: abc.Mapping[str, Node], inputs: dict[str, Value], known: tuple[str, ...]) -> Cached:
     node = entries["cached"]
-    parts = node.fields("cached", ("start", "args", "with", "mask", "cache_output"), ("start",))
-    changes = Node({key: parts[key] for key in ("args", "with") if key in parts}, node.place, node.keys)
+    parts = node.fields("cached", ("start", "args", "with", "output", "mask", "cache_output"), ("start",))
+    changes = Node({key: parts[key] for key in ("args", "with", "output") if key in parts}, node.place, node.keys)
     passing = _parse_passing(
         changes.over(entries["forward"]), parts.get("mask", entries["mask"]), inputs, (*known, "cache")
     )
