@@ -82,7 +82,8 @@ class MlxDriver:
 
     def inference(self) -> AbstractContextManager[Any]:
         """Compute on the device; MLX records gradients only where they are asked for."""
-        return mx.stream(self._device)
+        computing: AbstractContextManager[Any] = mx.stream(self._device)
+        return computing
 
     @contextmanager
     def training(self, layer: nn.Module) -> Iterator[nn.Module]:
