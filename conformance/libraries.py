@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "conformance"
 
 _REQUIRED = {"says", "install", "versions", "mappings"}
-_OPTIONAL = {"constraints", "profile", "blocks", "dtypes"}
+_OPTIONAL = {"constraints", "profile", "blocks", "dtypes", "variables"}
 
 
 class ConformanceError(Exception):
@@ -42,6 +42,7 @@ class Library:
     profile: str = "quick"
     blocks: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def environment(self) -> Path:

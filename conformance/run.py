@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,8 @@ def verify(library: Library, python: Path, explanations: Path, report: Path, wor
         command += [part for name in names for part in (option, name)]
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    variables = {**os.environ, **library.variables}
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, env=variables)
     # Of a run that went as explained the last lines say enough.
     print(done.stdout if done.returncode else "\n".join(done.stdout.splitlines()[-2:]), flush=True)
     print(done.stderr, end="", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
 """Drive layers of Keras, on its JAX backend.
 
 Must hold: the layer's variables are replaced within a `keras.StatelessScope` for gradients, and assigned only once,
-when the block is filled. A process has one backend of Keras, chosen when it is imported first: this driver chooses JAX, and
-refuses another one.
+when the block is filled. A process has one backend of Keras, chosen when it is imported first: this driver chooses JAX,
+and refuses another one.
 """
 
 from __future__ import annotations
