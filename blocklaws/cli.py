@@ -147,7 +147,7 @@ def _profile(default: str) -> Callable[[Any], Any]:
 @click.option(
     "--isolate/--no-isolate",
     default=None,
-    help="Run each backend in a walled process of its own, or none; unasked, others' code runs in one without the wall.",
+    help="Each backend in a walled process of its own, or in none; unasked, others' code runs in one without a wall.",
 )
 @click.option(
     "--time-limit",

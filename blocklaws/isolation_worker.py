@@ -1,8 +1,8 @@
 """The worker of `blocklaws.isolation`: it finds one backend, calls it as it is told, and answers with what came back.
 
-Must hold: this process holds no reference and no expected value, and behind a wall refuses to import them; every call is answered
-once, whatever the backend raises; what a call changed besides its answer (its input, its parameters, an array
-returned before) is part of the answer. Must not: judge, or read a spec.
+Must hold: this process holds no reference and no expected value, and behind a wall refuses to import them; every call
+is answered once, whatever the backend raises; what a call changed besides its answer (its input, its parameters, an
+array returned before) is part of the answer. Must not: judge, or read a spec.
 """
 
 from __future__ import annotations
