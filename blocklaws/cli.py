@@ -144,7 +144,18 @@ def _profile(default: str) -> Callable[[Any], Any]:
     "--known-failures", metavar="FILE", help="A YAML file of failures that are expected, each with its reason."
 )
 @_options(_workers, _json, _html)
-@click.option("--isolate", is_flag=True, help="Run each backend in a process of its own.")
+@click.option(
+    "--isolate/--no-isolate",
+    default=None,
+    help="Each backend in a walled process of its own, or in none; unasked, others' code runs in one without a wall.",
+)
+@click.option(
+    "--time-limit",
+    type=float,
+    metavar="SECONDS",
+    help="For a call in such a process (30; first calls four times that).",
+)
+@click.option("--memory-limit", type=int, metavar="MIB", help="For such a process (8192).")
 @click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--markdown", "markdown_file", type=_FILE, metavar="FILE", help="Write a summary for a pull request.")
 @click.option("--badge", "badge_file", type=_FILE, metavar="FILE", help="Write an SVG badge.")

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import os
 import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import blocklaws
 from blocklaws import tampering
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
-from blocklaws.discovery import find_search, find_subjects
+from blocklaws.discovery import find_search, find_subjects, is_own
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
@@ -32,42 +34,59 @@ from blocklaws.subjects import Subject
 from blocklaws.surroundings import Surroundings
 from blocklaws.versions import versions_of
 
+if TYPE_CHECKING:
+    from blocklaws.isolation_process import Limits
+
 __all__ = ["Run", "make_report", "prepare", "resolve", "run_case", "run_cases", "verify"]
 
 Progress = Callable[[int, int, CaseResult], None]
 
 
-def resolve(backends: Sequence[Any], device: str | None = None, isolate: bool = False) -> list[Subject]:
+def resolve(
+    backends: Sequence[Any], device: str | None = None, isolate: bool | None = False, limits: Limits | None = None
+) -> list[Subject]:
     """Return the subjects of backends given by name or as objects, on a device where one is asked for.
+
+    Args:
+        backends: names and objects, as in `verify`.
+        device: where torch and jax compute.
+        isolate: as in `verify`.
+        limits: the time and the memory of a process of its own.
 
     Raises:
         BlocklawsError: a backend cannot be found, or is to be isolated and was given as an object.
     """
-    if isolate:
-        return _isolated(backends, device)
     subjects: list[Subject] = []
     for backend in backends:
+        if isolate or (isolate is None and _guarded(backend)):
+            subjects += _isolated(backend, device, limits, wall=bool(isolate))
+            continue
         if isinstance(backend, Subject):
-            subjects.append(backend)
+            here = [backend]
         elif isinstance(backend, str):
-            subjects += find_subjects(backend)
+            here = find_subjects(backend)
         else:
             label = getattr(backend, "name", None) or getattr(backend, "__name__", None) or type(backend).__name__
-            subjects.append(Subject(backend, f"<{label}>"))  # no name that another process could find it by
-    return [subject.with_device(device) for subject in subjects] if device else subjects
+            here = [Subject(backend, f"<{label}>")]  # no name that another process could find it by
+        subjects += [subject.with_device(device) for subject in here] if device else here
+    return subjects
 
 
-def _isolated(backends: Sequence[Any], device: str | None) -> list[Subject]:
+def _guarded(backend: Any) -> bool:
+    """Whether a backend is run in a process of its own unasked: code of others may crash, exit, hang or eat memory."""
+    return isinstance(backend, str) and not is_own(backend) and hasattr(os, "killpg")
+
+
+def _isolated(backend: Any, device: str | None, limits: Limits | None, *, wall: bool) -> list[Subject]:
     from blocklaws.isolation import isolated
 
-    for backend in backends:
-        if not isinstance(backend, str):
-            raise BlocklawsError(
-                f"backend {backend!r:.100} was given as an object, which cannot be moved to another process; "
-                "to isolate "
-                "it, name it: package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
-            )
-    return [subject for backend in backends for subject in isolated(backend, device)]
+    if not isinstance(backend, str):
+        raise BlocklawsError(
+            f"backend {backend!r:.100} was given as an object, which cannot be moved to another process; "
+            "to isolate "
+            "it, name it: package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
+        )
+    return isolated(backend, device, limits, wall=wall)
 
 
 def run_case(case: Case, property: Property, spec_file: str = "") -> list[CaseResult]:
@@ -180,7 +199,9 @@ def prepare(
     seed: int = 0,
     device: str | None = None,
     known_failures: str | Path | None = None,
-    isolate: bool = False,
+    isolate: bool | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
 ) -> Run:
     """Plan a run; the arguments are those of `verify`.
 
@@ -190,7 +211,7 @@ def prepare(
     request = {
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
         "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
-        "known_failures": known_failures, "isolate": isolate,
+        "known_failures": known_failures, "isolate": isolate, "time_limit": time_limit, "memory_limit": memory_limit,
     }  # fmt: skip
     loaded = spec if isinstance(spec, Specification) else load_spec(spec)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
@@ -199,7 +220,7 @@ def prepare(
         tampering.end()
     else:
         _watch_the_harness(loaded)
-    subjects = resolve(backends, device, isolate)
+    subjects = resolve(backends, device, isolate, _limits(time_limit, memory_limit))
     if replaced := tampering.found():
         raise BlocklawsError(f"while a backend was loaded: {replaced}")
     if not subjects:
@@ -208,6 +229,22 @@ def prepare(
     cases = plan(loaded, subjects, choice)
     spec_file = "" if spec is None or isinstance(spec, Specification) else str(spec)
     return Run(request, loaded, tuple(subjects), choice, tuple(cases), known, spec_file)
+
+
+def _limits(time_limit: float | None, memory_limit: int | None) -> Limits:
+    from blocklaws.isolation_process import Limits
+
+    limits = Limits()
+    if time_limit is not None:
+        if not 0 < time_limit < math.inf:
+            raise BlocklawsError(f"time_limit={time_limit!r} must be a positive number of seconds")
+        longer = limits.first_seconds / limits.call_seconds  # frameworks compile in a first call
+        limits = dataclasses.replace(limits, call_seconds=time_limit, first_seconds=longer * time_limit)
+    if memory_limit is not None:
+        if memory_limit < 1:
+            raise BlocklawsError(f"memory_limit={memory_limit!r} must be a positive number of MiB")
+        limits = dataclasses.replace(limits, memory_mib=memory_limit)
+    return limits
 
 
 def _watch_the_harness(spec: Specification) -> None:
@@ -228,7 +265,9 @@ def verify(
     device: str | None = None,
     known_failures: str | Path | None = None,
     workers: int = 1,
-    isolate: bool = False,
+    isolate: bool | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Verify backends against a spec.
@@ -242,7 +281,11 @@ def verify(
         device: where torch and jax compute.
         known_failures: a YAML file of failures that are expected.
         workers: how many processes; more than one needs backends and a spec that are named, not given as objects.
-        isolate: whether each backend runs in a process of its own, with a bound on its time and memory.
+        isolate: whether each backend runs in a process of its own, with a bound on its time and memory, which refuses
+            to import what could tell an answer. None: those that are named and not blocklaws' own do, without the
+            refusals; objects and blocklaws' own adapters are called here.
+        time_limit: seconds for a call in a process of its own (30); a first call of its kind has four times as long.
+        memory_limit: MiB of memory for such a process (8192).
         progress: called after each case with the number of finished cases, the number of cases, and the result.
 
     Raises:
@@ -250,7 +293,8 @@ def verify(
     """
     run = prepare(
         backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
-        device=device, known_failures=known_failures, isolate=isolate,
+        device=device, known_failures=known_failures, isolate=isolate, time_limit=time_limit,
+        memory_limit=memory_limit,
     )  # fmt: skip
     results = {}
     for number, found in run.results(workers):
