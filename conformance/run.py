@@ -31,7 +31,7 @@ def verify(library: Library, python: Path, explanations: Path, report: Path, wor
     command = [str(python), "-m", "blocklaws", "verify"]
     command += [str(Path("backends", "mappings", mapping)) for mapping in library.mappings]
     command += ["--profile", library.profile, "--workers", str(workers), "--json", str(report)]
-    command += ["--known-failures", str(explanations), "--no-progress"]
+    command += ["--known-failures", str(explanations), "--no-progress", "--no-isolate"]
     for option, names in (("--block", library.blocks), ("--dtype", library.dtypes)):
         command += [part for name in names for part in (option, name)]
     report.parent.mkdir(parents=True, exist_ok=True)
