@@ -1,6 +1,6 @@
 """``make conformance``: verify the layers of published libraries, each in an environment of its own.
 
-    python conformance/run.py [LIBRARY ...] [--profile PROFILE] [--workers N]
+    python conformance/run.py [LIBRARY ...] [--profile PROFILE] [--dtype DTYPE] [--workers N]
 
 Runs ``blocklaws verify`` on the mapping files of each library (all of ``libraries.yaml`` by default) with
 ``explanations.yaml`` as its known failures, keeps the reports in ``build/conformance``, and writes docs/conformance.md
@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="verify the layers of published libraries")
     parser.add_argument("libraries", nargs="*", metavar="LIBRARY", help="default: all")
     parser.add_argument("--profile", help="instead of what libraries.yaml says")
+    parser.add_argument("--dtype", action="append", help="instead of all that a mapping supports; may be repeated")
     parser.add_argument("--workers", type=int, default=1)
     chosen = parser.parse_args(arguments)
     try:
@@ -61,6 +62,8 @@ def main(arguments: list[str]) -> int:
             library = libraries[name]
             if chosen.profile:
                 library = dataclasses.replace(library, profile=chosen.profile)
+            if chosen.dtype:
+                library = dataclasses.replace(library, dtypes=tuple(chosen.dtype))
             library.prepare()
             print(f"== {name}", flush=True)
             status = verify(
