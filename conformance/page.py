@@ -54,17 +54,19 @@ def page(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, An
 
     Args:
         libraries: by name, in the order of the page.
-        reports: name of the library -> its report, all of one spec, profile and seed.
+        reports: name of the library -> its report, all of one spec, profile and seed. A library without one is named as
+            such.
 
     Raises:
-        ConformanceError: a library has no report, two reports are of different specs, or a violation is unexplained.
+        ConformanceError: there is no report, two are of different specs, or a violation is unexplained.
     """
-    for name in libraries:
-        if name not in reports:
-            raise ConformanceError(f"{name} has no report; run it, or all of them")
+    missing = [name for name in libraries if name not in reports]
+    libraries = {name: library for name, library in libraries.items() if name in reports}
     made_of = {
         (report["spec"]["sha256"][:8], report["profile"], report["seed"]): name for name, report in reports.items()
     }
+    if not made_of:
+        raise ConformanceError("there is no report; run a library first")
     if len(made_of) != 1:
         raise ConformanceError(f"{', '.join(made_of.values())}: reports of different specs or profiles; run all")
     [(spec, profile, seed)] = made_of
@@ -80,6 +82,7 @@ def page(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, An
             profile=profile, seed=seed, spec=spec, cases=verdicts.total(), holds=verdicts["holds"],
             violated=verdicts["violated"] + verdicts["error"], unchecked=verdicts["unchecked"],
         ),
+        *([f"Not verified with this spec so far: {', '.join(missing)}.", ""] if missing else []),
         *_implementations(libraries, reports),
         *_explained(explanations),
     ]  # fmt: skip

@@ -4,7 +4,7 @@
 
 Runs ``blocklaws verify`` on the mapping files of each library (all of ``libraries.yaml`` by default) with
 ``explanations.yaml`` as its known failures, keeps the reports in ``build/conformance``, and writes docs/conformance.md
-once every library has one. Must hold: exit status 0 only if every violation is explained and every explanation that
+from all that are there. Must hold: exit status 0 only if every violation is explained and every explanation that
 speaks of a library that ran is needed; 1 if not, and the page is not written; 2 if a library could not be installed or
 verified at all.
 """
@@ -76,9 +76,6 @@ def main(arguments: list[str]) -> int:
             print(f"conformance: not as explained: {', '.join(failed)}", file=sys.stderr)
             return 1
         reports = {name: _read(REPORTS / f"{name}.json") for name in libraries if (REPORTS / f"{name}.json").is_file()}
-        if set(reports) != set(libraries):
-            print(f"conformance: no page yet, without a report: {', '.join(libraries.keys() - reports.keys())}")
-            return 0
         PAGE.write_text(page(libraries, reports), encoding="utf-8")
         print(f"conformance: wrote {PAGE.relative_to(ROOT)}")
     except ConformanceError as error:

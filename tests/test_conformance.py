@@ -78,7 +78,7 @@ def test_the_page_tells_every_verdict() -> None:
     from page import page
 
     text = page(
-        {"torch": library()},
+        {"torch": library(), "jax": library("jax")},
         {
             "torch": report(
                 case(),
@@ -91,6 +91,7 @@ def test_the_page_tells_every_verdict() -> None:
     )
     assert "5 cases: 2 hold, 1 are violated and explained below, of 2 nothing is known." in text
     assert "| `layer[fast]` | torch 2.13.0, numpy 2.4.6 | llama | 2 | 1 | 2 |" in text
+    assert "Not verified with this spec so far: jax." in text
     assert "1. rounded twice (1 case: layer[fast] bfloat16)" in text
     assert "| output-parity | 32 **b16** [1] |" in text
     assert "| prefix-invariance | 32 |" in text
@@ -100,7 +101,7 @@ def test_the_page_tells_every_verdict() -> None:
 @pytest.mark.parametrize(
     ("reports", "message"),
     [
-        ({}, "torch has no report; run it, or all of them"),
+        ({}, "there is no report; run a library first"),
         ({"torch": report(case("violated"))}, "output-parity on layer[fast], float32 has no explanation"),
         ({"torch": report(case("error"))}, "output-parity on layer[fast], float32 has no explanation"),
         (
