@@ -26,10 +26,11 @@ writes this page: it makes an environment for each library, verifies its layers 
 rests on, and what it does not show, is in [reports.md](reports.md#what-a-verdict-rests-on) and
 [writing-a-backend.md](writing-a-backend.md#what-holds-does-not-show).
 
-{cases} cases: {holds} hold, {violated} are violated and explained below, of {unchecked} nothing is known. A case is
-one invariant on one kind of block in one dtype; the tables of the libraries say in which dtypes it holds, as 64, 32, 16
+{cases} cases: {holds} hold, {violated} violated (and explained below), of {unchecked} nothing is known. A case is one
+invariant on one kind of block in one dtype; the tables of the libraries say in which dtypes it holds, as 64, 32, 16
 (float64, float32, float16) and b16 (bfloat16). **Bold** is violated, with the number of its explanation. A dash says
-that nothing was checked: the mapping says why, under `cannot` and `supports`.
+that nothing was checked: the mapping says why, under `cannot` and `supports`. Kinds of block that a layer is not are
+left out.
 """
 
 
@@ -93,7 +94,15 @@ def page(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, An
 
 def _cases(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     for name in libraries:
-        yield from reports[name]["cases"]
+        for backend in reports[name]["backends"]:
+            yield from _of(backend["name"], reports[name])
+
+
+def _of(backend: str, report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the cases of an implementation, without those of kinds of block that it is not."""
+    cases = [case for case in report["cases"] if case["backend"] == backend]
+    kinds = {case["block"] for case in cases if case["verdict"] != "unchecked"}
+    return [case for case in cases if case["block"] in kinds]
 
 
 def _implementations(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -105,10 +114,9 @@ def _implementations(libraries: Mapping[str, Library], reports: Mapping[str, Map
         report = reports[name]
         versions = ", ".join(f"{package} {report['versions'][package]}" for package in library.versions)
         for backend in report["backends"]:
-            cases = [case for case in report["cases"] if case["backend"] == backend["name"]]
+            cases = _of(backend["name"], report)
             counts = Counter(case["verdict"] for case in cases)
-            # A kind of which nothing was checked is one that the layer is not.
-            blocks = dict.fromkeys(case["block"] for case in cases if case["verdict"] != "unchecked")
+            blocks = dict.fromkeys(case["block"] for case in cases)
             yield (
                 f"| `{backend['name']}` | {versions} | {', '.join(blocks)} | {counts['holds']} | "
                 f"{counts['violated'] + counts['error']} | {counts['unchecked']} |"

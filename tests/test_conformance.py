@@ -84,12 +84,13 @@ def test_the_page_tells_every_verdict() -> None:
                 case(),
                 case("violated", "rounded twice", dtype="bfloat16"),
                 case("unchecked", invariant="cache-parity"),
+                case("unchecked", block="gpt"),  # a kind that the layer is not
                 case(invariant="prefix-invariance"),
                 case("unchecked", invariant="prefix-invariance", dtype="float64"),
             )
         },
     )
-    assert "5 cases: 2 hold, 1 are violated and explained below, of 2 nothing is known." in text
+    assert "5 cases: 2 hold, 1 violated (and explained below), of 2 nothing is known." in text
     assert "| `layer[fast]` | torch 2.13.0, numpy 2.4.6 | llama | 2 | 1 | 2 |" in text
     assert "Not verified with this spec so far: jax." in text
     assert "1. rounded twice (1 case: layer[fast] bfloat16)" in text
