@@ -23,7 +23,7 @@ class GeluTanhForErf(Steps):
 @fault("gelu-tanh-as-erf")
 class GeluTanhAsErf(Steps):
     def activate(self, a: jax.Array) -> jax.Array:
-        if self.config.feed_forward != "gelu_tanh":
+        if not self.config.feed_forward.endswith("_tanh"):
             return super().activate(a)
         return jax.nn.gelu(wide(a), approximate=False).astype(a.dtype)
 

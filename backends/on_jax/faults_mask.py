@@ -23,7 +23,7 @@ class MaskOffByOne(Steps):
 @fault("self-hidden")
 class SelfHidden(Steps):
     def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
-        return super().visible(query_slots - 1, key_slots) | (key_slots == 0)
+        return super().visible(query_slots - 1, key_slots) | ((key_slots == 0) & (query_slots[:, None] == 0))
 
 
 @fault("mask-missing")
@@ -49,8 +49,9 @@ class MaskMissingInLastHead(Steps):
 class MaskMissingInLaterBatches(Steps):
     def softmax(self, scores: jax.Array, visible: jax.Array) -> jax.Array:
         later = jnp.arange(scores.shape[0]) > 0
-        # The last query sees every key that there is.
-        return super().softmax(scores, visible | (later[:, None, None, None] & visible[..., -1:, :]))
+        # Every key that there is, is seen by some query.
+        seen = jnp.any(visible, axis=-2, keepdims=True)
+        return super().softmax(scores, visible | (later[:, None, None, None] & seen))
 
 
 @fault("window-never-asked")

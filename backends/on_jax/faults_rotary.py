@@ -36,7 +36,7 @@ class RotaryLayoutFixed(Steps):
 
 @fault("rotary-angles-mispaired")
 class RotaryAnglesMispaired(Steps):
-    def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:
+    def rotate_pairs(self, a: jax.Array, angles: jax.Array) -> jax.Array:
         by_feature = _OtherLayout(self.config).join_pairs(angles, angles).astype(wide(a).dtype)
         of_first, of_second = self.split_pairs(by_feature)
         first, second = self.split_pairs(wide(a))
@@ -49,7 +49,7 @@ class RotaryAnglesMispaired(Steps):
 @fault("rotary-frequency-off-by-one")
 class RotaryFrequencyOffByOne(Steps):
     def rotary_frequencies(self) -> jax.Array:
-        return super().rotary_frequencies() * float(self.config.rotary_base ** (2 / self.config.d_head))
+        return super().rotary_frequencies() * float(self.config.rotary_base ** (2 / self.config.d_rotary))
 
 
 @fault("rotary-base-fixed")
@@ -105,7 +105,7 @@ class RotaryKeyBackwards(Steps):
 
 @fault("rotary-sine-missing")
 class RotarySineMissing(Steps):
-    def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:
+    def rotate_pairs(self, a: jax.Array, angles: jax.Array) -> jax.Array:
         cosine = jnp.cos(angles).astype(wide(a).dtype)
         first, second = self.split_pairs(wide(a))
         return self.join_pairs(first * cosine, second * cosine).astype(a.dtype)
@@ -151,7 +151,7 @@ class RotaryPartial(Steps):
 @fault("rotary-exponent-by-d-model")
 class RotaryExponentByDModel(Steps):
     def rotary_frequencies(self) -> jax.Array:
-        pair = jnp.arange(self.config.d_head // 2, dtype=jnp.float64)
+        pair = jnp.arange(self.config.d_rotary // 2, dtype=jnp.float64)
         return self.config.rotary_base ** (-2.0 * pair / self.config.d_model)
 
 

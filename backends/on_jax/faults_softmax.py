@@ -16,8 +16,8 @@ from blocklaws.backends.on_jax.steps import Steps
 
 
 def _keys(visible: jax.Array) -> jax.Array:
-    """Return True for every key that there is: the last query sees them all."""
-    return jnp.broadcast_to(visible[..., -1:, :], visible.shape)
+    """Return True for every key that there is: some query sees it."""
+    return jnp.broadcast_to(jnp.any(visible, axis=-2, keepdims=True), visible.shape)
 
 
 def _exponentials(scores: jax.Array, visible: jax.Array, axis: int = -1) -> jax.Array:

@@ -20,7 +20,7 @@ class GeluTanhAsErf(DecoderBlock):
     """GELU by its error function where its tanh form was asked for."""
 
     def activate(self, a: Tensor) -> Tensor:
-        return F.gelu(a) if self.config.feed_forward == "gelu_tanh" else super().activate(a)
+        return F.gelu(a) if self.config.feed_forward.endswith("_tanh") else super().activate(a)
 
 
 class ActivationOverflows(DecoderBlock):

@@ -35,7 +35,7 @@ class RotaryLayoutFixed(DecoderBlock):
 class RotaryAnglesMispaired(DecoderBlock):
     """Pairs of one layout, cosines and sines of the other."""
 
-    def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
+    def rotate_pairs(self, a: Tensor, angles: Tensor) -> Tensor:
         layout, other = self.config.rotary, _OTHER_LAYOUT[self.config.rotary]
         angle_of_first, angle_of_second = split_pairs(join_pairs(angles, angles, other), layout)
         first, second = split_pairs(a.to(self.wide), layout)
@@ -48,10 +48,10 @@ class RotaryAnglesMispaired(DecoderBlock):
 
 
 class RotaryFrequencyOffByOne(DecoderBlock):
-    """base^(-2 (i - 1) / d_head)."""
+    """base^(-2 (i - 1) / d_rotary)."""
 
     def rotary_frequencies(self) -> Tensor:
-        return super().rotary_frequencies() * math.pow(self.config.rotary_base, 2 / self.config.d_head)
+        return super().rotary_frequencies() * math.pow(self.config.rotary_base, 2 / self.config.d_rotary)
 
 
 class RotaryBaseFixed(DecoderBlock):
@@ -65,7 +65,7 @@ class RotaryPositionsOverHeads(DecoderBlock):
     """Head h is turned as the token at position h."""
 
     def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
-        # [heads, 1, d_head / 2]
+        # [heads, 1, d_rotary / 2]
         return super().rotate(a, self.rotary_angles(self.positions(a.shape[1], 0)).unsqueeze(1))
 
 
@@ -109,7 +109,7 @@ class RotaryKeyBackwards(DecoderBlock):
 class RotarySineMissing(DecoderBlock):
     """(a, b) -> (a cos t, b cos t)."""
 
-    def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
+    def rotate_pairs(self, a: Tensor, angles: Tensor) -> Tensor:
         cosines = join_pairs(angles, angles, self.config.rotary).cos().to(self.wide)
         return (a.to(self.wide) * cosines).to(a.dtype)
 
@@ -161,7 +161,7 @@ class RotaryExponentByDModel(DecoderBlock):
     """base^(-2 i / d_model)."""
 
     def rotary_frequencies(self) -> Tensor:
-        return super().rotary_frequencies() ** (self.config.d_head / self.config.d_model)
+        return super().rotary_frequencies() ** (self.config.d_rotary / self.config.d_model)
 
 
 class PositionsCapped(DecoderBlock):
