@@ -13,10 +13,13 @@ from typing import Any, Literal
 
 from blocklaws.errors import ConfigError, did_you_mean
 
-__all__ = ["CHOICES", "DEFAULTS", "NUMBERS", "SIZES", "BlockConfig"]
+__all__ = ["CHOICES", "DEFAULTS", "DERIVED_SIZES", "NUMBERS", "SIZES", "BlockConfig"]
 
 #: The sizes of a config, in the order in which they are printed.
 SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff")
+
+#: The sizes that follow from those and from the choices.
+DERIVED_SIZES = ("group", "d_rotary")
 
 #: The choices of a config and the words that each may take.
 CHOICES: Mapping[str, tuple[str | bool | None, ...]] = {
@@ -158,6 +161,11 @@ class BlockConfig:
     def d_rotary(self) -> int:
         """How many features of a head rotary positions turn: an even number, two at least."""
         return 2 * max(1, int(self.d_head * self.rotary_fraction) // 2)
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """What the config asks for that a block without such a choice does not do: name -> value; empty for most."""
+        return {name: getattr(self, name) for name, value in DEFAULTS.items() if getattr(self, name) != value}
 
     def replace(self, **changes: Any) -> BlockConfig:
         """Return a copy with some fields changed, checked again."""

@@ -16,6 +16,7 @@ from blocklaws.canonical import PARAMETER_NAMES
 from blocklaws.config import CHOICES, DEFAULTS, NUMBERS
 from blocklaws.discovery import registered
 from blocklaws.spec_reading import built_in_spec
+from blocklaws.specification import ANY_NUMBER
 
 __all__ = ["spec_schema"]
 
@@ -114,10 +115,10 @@ def _number(choice: str) -> str | list[str]:
 
 
 def _blocks(blocks: Iterable[str], menus: Iterable[str]) -> dict[str, Any]:
-    choices: dict[str, list[Any]] = {name: list(words) for name, words in CHOICES.items()}
-    either = {
-        name: {"anyOf": [{"enum": words}, {"type": "array", "items": {"enum": words}}]}
-        for name, words in choices.items()
+    choices: dict[str, Any] = {name: {"enum": list(words)} for name, words in CHOICES.items()}
+    choices |= {name: {"anyOf": [{"const": ANY_NUMBER}, {"type": _number(name)}]} for name in NUMBERS}
+    either: dict[str, Any] = {
+        name: {"anyOf": [word, {"type": "array", "items": word}]} for name, word in choices.items()
     }
     either["heads"] = {"anyOf": [{"enum": list(menus)}, {"type": "array"}, _TEXT]}
     return {"anyOf": [_words(blocks, open_ended=True), _object(either)]}

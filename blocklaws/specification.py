@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from blocklaws.config import BlockConfig
+from blocklaws.config import NUMBERS, BlockConfig
 from blocklaws.errors import BlocklawsError, did_you_mean
 from blocklaws.located_yaml import Place
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from blocklaws.expressions import Expression
 
 __all__ = [
+    "ANY_NUMBER",
     "Assignment",
     "BlockKind",
     "Chooser",
@@ -31,6 +32,9 @@ __all__ = [
     "Specification",
     "Tolerance",
 ]
+
+#: What an entry asks for that speaks of every block with a window, say, however wide: ``blocks: {window: number}``.
+ANY_NUMBER = "number"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +80,10 @@ class BlockKind:
 
 @dataclasses.dataclass(frozen=True)
 class Chooser:
-    """Which kinds of block an entry speaks of: those named, or those with all of the choices; every kind by default."""
+    """Which kinds of block an entry speaks of: those named, or those with all of the choices; every kind by default.
+
+    Among the words of a choice that is a number or null, `ANY_NUMBER` stands for every number.
+    """
 
     names: tuple[str, ...] | None = None
     choices: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
@@ -88,8 +95,13 @@ class Chooser:
         return tuple(
             name
             for name, kind in blocks.items()
-            if all({**kind.choices, "heads": kind.heads}[key] in words for key, words in self.choices.items())
+            if all(_is_among(kind, key, words) for key, words in self.choices.items())
         )
+
+
+def _is_among(kind: BlockKind, choice: str, words: tuple[Any, ...]) -> bool:
+    value = kind.heads if choice == "heads" else kind.choices[choice]
+    return value in words or (ANY_NUMBER in words and isinstance(value, int | float) and choice in NUMBERS)
 
 
 @dataclasses.dataclass(frozen=True)
