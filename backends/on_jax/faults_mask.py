@@ -97,3 +97,45 @@ class CacheMaskMissing(Steps):
 class CacheFirstChunkUnmasked(Steps):
     def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
         return self.visible(query_slots, key_slots) | (cache.length == 0)
+
+
+@fault("window-ignored")
+class WindowIgnored(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return _causal(query_slots, key_slots)
+
+
+@fault("window-off-by-one")
+class WindowOffByOne(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return super().visible(query_slots, key_slots) | (_back(query_slots, key_slots) == self.config.window)
+
+
+@fault("window-short-by-one")
+class WindowShortByOne(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        back = _back(query_slots, key_slots)
+        return super().visible(query_slots, key_slots) & ((back == 0) | (back + 1 != self.config.window))
+
+
+@fault("window-ignored-in-cache")
+class WindowIgnoredInCache(Steps):
+    def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
+        return _causal(query_slots, key_slots)
+
+
+@fault("window-cache-cut-early")
+class WindowCacheCutEarly(Steps):
+    def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
+        # What was cut before is older than the window of every later query.
+        kept = max(self.config.window or 0, query_slots.size)
+        return self.visible(query_slots, key_slots) & (key_slots > query_slots[-1] - kept)
+
+
+def _causal(query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+    return _back(query_slots, key_slots) >= 0
+
+
+def _back(query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+    """Return how many keys before its own a query finds a key, [T, K]; less than zero for a later one."""
+    return query_slots[:, None] - key_slots[None, :]

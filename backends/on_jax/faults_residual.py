@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from blocklaws.backends.on_jax.fault_tools import rounded
 from blocklaws.backends.on_jax.faults import fault
-from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, add
 from blocklaws.backends.on_jax.steps import Steps
 
 
@@ -115,3 +115,59 @@ class BranchOrderSwapped(Steps):
         first = self.feed_forward_half(parameters, x, x)
         second, cache = self.attention_half(parameters, first["output"], offset, cache)
         return {"input": x, **first, **second, "output": second["after_attention"]}, cache
+
+
+@fault("inside-as-pre")
+class InsideAsPre(Steps):
+    @property
+    def placement(self) -> Literal["pre", "post", "inside"]:
+        return "pre"
+
+
+@fault("inside-as-post")
+class InsideAsPost(Steps):
+    @property
+    def placement(self) -> Literal["pre", "post", "inside"]:
+        return "post"
+
+
+@fault("parallel-as-sequential")
+class ParallelAsSequential(Steps):
+    def feed_forward_source(self, x: jax.Array, after: jax.Array) -> jax.Array:
+        return after
+
+
+@fault("parallel-shared-norm")
+class ParallelSharedNorm(Steps):
+    def feed_forward_norm(self, parameters: Parameters, x: jax.Array) -> jax.Array:
+        return self.attention_norm(parameters, x)
+
+
+@fault("parallel-input-twice")
+class ParallelInputTwice(Steps):
+    def block(
+        self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None = None
+    ) -> tuple[Stages, KeyValues | None]:
+        stages, cache = super().block(parameters, x, offset, cache)
+        return {**stages, "output": stages["output"] + x}, cache
+
+
+@fault("residual-scale-ignored")
+class ResidualScaleIgnored(Steps):
+    def scale_branch(self, branch: jax.Array) -> jax.Array:
+        return branch
+
+
+@fault("residual-scale-on-attention-only")
+class ResidualScaleOnAttentionOnly(Steps):
+    def add_feed_forward(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return add(x, branch)
+
+
+@fault("residual-scale-on-sum")
+class ResidualScaleOnSum(Steps):
+    def add_attention(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return self.scale_branch(add(x, branch))
+
+    def add_feed_forward(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return self.scale_branch(add(x, branch))

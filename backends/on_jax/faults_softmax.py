@@ -1,7 +1,7 @@
-"""Faults of the softmax and of the scale of the scores.
+"""Faults of the softmax, and of the scale and the soft-cap of the scores.
 
-Must hold: each class overrides `softmax` or `score_scale`, and nothing else. Where a fault gives hidden keys a weight,
-unfilled slots of a cache still get none: they are no keys.
+Must hold: each class overrides `softmax`, `score_scale` or `soft_cap`, and nothing else. Where a fault gives hidden keys
+a weight, unfilled slots of a cache still get none: they are no keys.
 """
 
 from __future__ import annotations
@@ -128,3 +128,42 @@ class ScaleTwice(Steps):
 class ScaleByNHeads(Steps):
     def score_scale(self) -> float:
         return float(self.config.n_heads**-0.5)
+
+
+@fault("softcap-missing")
+class SoftcapMissing(Steps):
+    def soft_cap(self, scores: jax.Array) -> jax.Array:
+        return scores
+
+
+@fault("softcap-after-mask")
+class SoftcapAfterMask(Steps):
+    def soft_cap(self, scores: jax.Array) -> jax.Array:
+        return scores
+
+    def softmax(self, scores: jax.Array, visible: jax.Array) -> jax.Array:
+        hidden = jnp.where(visible, scores, -jnp.inf)
+        return super().softmax(super().soft_cap(hidden), _keys(visible))
+
+
+@fault("softcap-before-scale")
+class SoftcapBeforeScale(Steps):
+    def soft_cap(self, scores: jax.Array) -> jax.Array:
+        return super().soft_cap(scores / self.score_scale()) * self.score_scale()
+
+
+@fault("softcap-multiplies-scores")
+class SoftcapMultipliesScores(Steps):
+    def soft_cap(self, scores: jax.Array) -> jax.Array:
+        return scores * super().soft_cap(scores) / _cap(self)
+
+
+@fault("softcap-not-multiplied-back")
+class SoftcapNotMultipliedBack(Steps):
+    def soft_cap(self, scores: jax.Array) -> jax.Array:
+        return super().soft_cap(scores) / _cap(self)
+
+
+def _cap(steps: Steps) -> float:
+    assert steps.config.softcap is not None, "this fault is one of blocks that cap their scores"
+    return steps.config.softcap

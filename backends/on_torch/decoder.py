@@ -141,7 +141,7 @@ class DecoderBlock(nn.Module):
     def key_norm(self, key: Tensor) -> Tensor:
         return key if self.key_affine is None else self.norm_heads(key, self.key_affine)
 
-    def norm_heads(self, a: Tensor, affine: Affine) -> Tensor:
+    def norm_heads(self, a: Tensor, affine: nn.Module) -> Tensor:
         """Return a norm of [batch, token, heads d_head] over the features of each head, or over all of them."""
         width = self.config.d_head if self.config.qk_norm == "head" else a.shape[-1]
         heads = a.view(*a.shape[:-1], a.shape[-1] // width, width)

@@ -94,3 +94,31 @@ class FirstTokenHidden(DecoderBlock):
     def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         later = key_positions != key_positions[0]
         return super().visible(query_positions, key_positions) & (later | _own(query_positions, key_positions))
+
+
+class WindowIgnored(DecoderBlock):
+    """key <= query."""
+
+    def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        return key_positions <= query_positions.unsqueeze(-1)
+
+
+class WindowOffByOne(DecoderBlock):
+    """query - w <= key <= query."""
+
+    def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        one_more = key_positions == query_positions.unsqueeze(-1) - _window(self)
+        return super().visible(query_positions, key_positions) | one_more
+
+
+class WindowShortByOne(DecoderBlock):
+    """query - w + 1 < key <= query, and a query's own."""
+
+    def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        one_less = key_positions != query_positions.unsqueeze(-1) - _window(self) + 1
+        return super().visible(query_positions, key_positions) & (one_less | _own(query_positions, key_positions))
+
+
+def _window(block: DecoderBlock) -> int:
+    assert block.config.window is not None, "this fault is one of blocks that have a window"
+    return block.config.window

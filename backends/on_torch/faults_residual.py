@@ -113,3 +113,60 @@ class BranchOrderSwapped(DecoderBlock):
         run.record("input", x)
         middle = self.feed_forward_half(x, x, run)
         return run.record("output", run.record("after_attention", self.attention_half(middle, run)))
+
+
+class InsideAsPre(DecoderBlock):
+    """x + branch(norm(x))."""
+
+    placement = "pre"
+
+
+class InsideAsPost(DecoderBlock):
+    """norm(x + branch(x))."""
+
+    placement = "post"
+
+
+class ParallelAsSequential(DecoderBlock):
+    """FFN(norm_f(x + MHA(norm_a(x))))."""
+
+    def feed_forward_source(self, x: Tensor, middle: Tensor) -> Tensor:
+        return middle
+
+
+class ParallelSharedNorm(DecoderBlock):
+    """FFN(norm_a(x))."""
+
+    def feed_forward_norm(self, x: Tensor) -> Tensor:
+        return self.attention_norm(x)
+
+
+class ParallelInputTwice(CallAware):
+    """(x + MHA(...)) + (x + FFN(...))."""
+
+    def add_feed_forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        return x + super().add_feed_forward(self.source, branch)
+
+
+class ResidualScaleIgnored(DecoderBlock):
+    """x + branch."""
+
+    def scale_branch(self, branch: Tensor) -> Tensor:
+        return branch
+
+
+class ResidualScaleOnAttentionOnly(DecoderBlock):
+    """x' + FFN(...)."""
+
+    def add_feed_forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        return x + branch
+
+
+class ResidualScaleOnSum(DecoderBlock):
+    """s (x + branch)."""
+
+    def add_attention(self, x: Tensor, branch: Tensor) -> Tensor:
+        return self.scale_branch(x + branch)
+
+    def add_feed_forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        return self.scale_branch(x + branch)

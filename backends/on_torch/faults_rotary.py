@@ -169,3 +169,36 @@ class PositionsCapped(DecoderBlock):
 
     def rotary_angles(self, positions: Tensor) -> Tensor:
         return super().rotary_angles(positions.clamp(max=31))
+
+
+class RotaryFractionIgnored(DecoderBlock):
+    """Built to turn every feature of a head."""
+
+    def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(config.replace(rotary_fraction=1.0), tensors)
+
+
+class RotaryFractionExponentByDHead(DecoderBlock):
+    """base^(-2 i / d_head) for the d_rotary features."""
+
+    def rotary_frequencies(self) -> Tensor:
+        return super().rotary_frequencies() ** (self.config.d_rotary / self.config.d_head)
+
+
+class RotaryTurnsLastFeatures(DecoderBlock):
+    """The last d_rotary features are turned."""
+
+    def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
+        stay = self.config.d_head - self.config.d_rotary
+        return torch.cat((a[..., :stay], self.rotate_pairs(a[..., stay:], angles)), dim=-1)
+
+
+class RotaryFractionPairsAcrossHead(DecoderBlock):
+    """Pairs (i, i + d_head / 2), as many as have an angle."""
+
+    def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
+        pairs, half = self.config.d_rotary // 2, self.config.d_head // 2
+        first, second = a[..., :half], a[..., half:]
+        chosen = torch.cat((first[..., :pairs], second[..., :pairs]), dim=-1)
+        turned = self.rotate_pairs(chosen, angles).chunk(2, dim=-1)
+        return torch.cat((turned[0], first[..., pairs:], turned[1], second[..., pairs:]), dim=-1)

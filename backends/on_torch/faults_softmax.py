@@ -1,4 +1,4 @@
-"""Faults of the softmax and of the scale of its scores."""
+"""Faults of the softmax, and of the scale and the soft-cap of its scores."""
 
 from __future__ import annotations
 
@@ -109,3 +109,47 @@ class ScaleByNHeads(DecoderBlock):
 
     def score_scale(self) -> float:
         return float(self.config.n_heads**-0.5)
+
+
+class SoftcapMissing(DecoderBlock):
+    """No bound."""
+
+    def soft_cap(self, scores: Tensor) -> Tensor:
+        return scores
+
+
+class SoftcapAfterMask(DecoderBlock):
+    """c tanh(-inf / c) = -c for a hidden score."""
+
+    def soft_cap(self, scores: Tensor) -> Tensor:
+        return scores
+
+    def softmax(self, scores: Tensor, visible: Tensor) -> Tensor:
+        return super().soft_cap(scores.masked_fill(~visible, -torch.inf)).softmax(dim=-1)
+
+
+class SoftcapBeforeScale(DecoderBlock):
+    """c tanh(q . k / c) / sqrt(d_head)."""
+
+    def soft_cap(self, scores: Tensor) -> Tensor:
+        scale = self.score_scale()
+        return super().soft_cap(scores / scale) * scale
+
+
+class SoftcapMultipliesScores(DecoderBlock):
+    """s tanh(s / c)."""
+
+    def soft_cap(self, scores: Tensor) -> Tensor:
+        return scores * torch.tanh(scores / _cap(self))
+
+
+class SoftcapNotMultipliedBack(DecoderBlock):
+    """tanh(s / c)."""
+
+    def soft_cap(self, scores: Tensor) -> Tensor:
+        return torch.tanh(scores / _cap(self))
+
+
+def _cap(block: DecoderBlock) -> float:
+    assert block.config.softcap is not None, "this fault is one of blocks that cap their scores"
+    return block.config.softcap
