@@ -1,7 +1,7 @@
 """Faults of the softmax, and of the scale and the soft-cap of the scores.
 
-Must hold: each class overrides `softmax`, `score_scale` or `soft_cap`, and nothing else. Where a fault gives hidden keys
-a weight, unfilled slots of a cache still get none: they are no keys.
+Must hold: each class overrides `softmax`, `score_scale` or `soft_cap`, and nothing else. Where a fault gives hidden
+keys a weight, unfilled slots of a cache still get none: they are no keys.
 """
 
 from __future__ import annotations
