@@ -16,7 +16,7 @@ from blocklaws.canonical import PARAMETER_NAMES
 from blocklaws.config import CHOICES, DEFAULTS, NUMBERS
 from blocklaws.discovery import registered
 from blocklaws.spec_reading import built_in_spec
-from blocklaws.specification import ANY_NUMBER
+from blocklaws.specification import GIVEN
 
 __all__ = ["spec_schema"]
 
@@ -115,8 +115,13 @@ def _number(choice: str) -> str | list[str]:
 
 
 def _blocks(blocks: Iterable[str], menus: Iterable[str]) -> dict[str, Any]:
-    choices: dict[str, Any] = {name: {"enum": list(words)} for name, words in CHOICES.items()}
-    choices |= {name: {"anyOf": [{"const": ANY_NUMBER}, {"type": _number(name)}]} for name in NUMBERS}
+    choices: dict[str, Any] = {
+        name: {"enum": [*words, *([GIVEN] if name in DEFAULTS else [])]} for name, words in CHOICES.items()
+    }
+    choices |= {
+        name: {"anyOf": [{"type": _number(name)}, *([{"const": GIVEN}] if name in DEFAULTS else [])]}
+        for name in NUMBERS
+    }
     either: dict[str, Any] = {
         name: {"anyOf": [word, {"type": "array", "items": word}]} for name, word in choices.items()
     }

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from blocklaws.canonical import PARAMETER_NAMES, STAGES
-from blocklaws.config import CHOICES, DERIVED_SIZES, NUMBERS, BlockConfig
+from blocklaws.config import CHOICES, DEFAULTS, DERIVED_SIZES, NUMBERS, BlockConfig
 from blocklaws.errors import SpecError, did_you_mean
 from blocklaws.expressions import Expression, ExpressionError, Vocabulary, parse
 from blocklaws.fields import Fields, as_mapping, described
 from blocklaws.located_yaml import LocatedDict, LocatedList, Place
-from blocklaws.specification import ANY_NUMBER, Assignment, BlockKind, Chooser, Clause, Fault, Invariant, Pick
+from blocklaws.specification import GIVEN, Assignment, BlockKind, Chooser, Clause, Fault, Invariant, Pick
 
 __all__ = ["ASSIGNABLE", "CONFIG_WORDS", "PATTERNS", "SIZE_WORDS", "choose_blocks", "needs_of", "read_invariant"]
 
@@ -125,7 +125,8 @@ def choose_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> Chooser:
         return Chooser(names=fields.words("blocks", blocks, "block"))
     wanted = as_mapping(value, place, f"{fields.what}: blocks (or a list of block names)")
     known = {**CHOICES, "heads": tuple(dict.fromkeys(kind.heads for kind in blocks.values()))}
-    known |= {name: _numbers_of(name, blocks) for name in NUMBERS}
+    known |= {name: tuple(dict.fromkeys(kind.choices[name] for kind in blocks.values())) for name in NUMBERS}
+    known |= {name: (*words, GIVEN) for name, words in known.items() if name in DEFAULTS}
     choices: dict[str, tuple[Any, ...]] = {}
     for key, word in wanted.items():
         if key not in known:
@@ -143,11 +144,6 @@ def choose_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> Chooser:
             f"{fields.what}: blocks: no block of the spec has all of these choices, so it could never be checked"
         )
     return chooser
-
-
-def _numbers_of(name: str, blocks: Mapping[str, BlockKind]) -> tuple[Any, ...]:
-    """Return what a choice that is a number may be asked for: ``number`` for any, and what the blocks have."""
-    return tuple(dict.fromkeys((ANY_NUMBER, *(kind.choices[name] for kind in blocks.values()))))
 
 
 def _as_yaml(word: Any) -> str:

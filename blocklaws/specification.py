@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from blocklaws.config import NUMBERS, BlockConfig
+from blocklaws.config import DEFAULTS, BlockConfig
 from blocklaws.errors import BlocklawsError, did_you_mean
 from blocklaws.located_yaml import Place
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from blocklaws.expressions import Expression
 
 __all__ = [
-    "ANY_NUMBER",
+    "GIVEN",
     "Assignment",
     "BlockKind",
     "Chooser",
@@ -33,8 +33,8 @@ __all__ = [
     "Tolerance",
 ]
 
-#: What an entry asks for that speaks of every block with a window, say, however wide: ``blocks: {window: number}``.
-ANY_NUMBER = "number"
+#: What an entry asks for that speaks of every block with a window, say, however wide: ``blocks: {window: given}``.
+GIVEN = "given"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class BlockKind:
 class Chooser:
     """Which kinds of block an entry speaks of: those named, or those with all of the choices; every kind by default.
 
-    Among the words of a choice that is a number or null, `ANY_NUMBER` stands for every number.
+    Of a choice that a block need not make, `GIVEN` stands for every word and number but that of the blocks without it.
     """
 
     names: tuple[str, ...] | None = None
@@ -101,7 +101,7 @@ class Chooser:
 
 def _is_among(kind: BlockKind, choice: str, words: tuple[Any, ...]) -> bool:
     value = kind.heads if choice == "heads" else kind.choices[choice]
-    return value in words or (ANY_NUMBER in words and isinstance(value, int | float) and choice in NUMBERS)
+    return value in words or (GIVEN in words and choice in DEFAULTS and value != DEFAULTS[choice])
 
 
 @dataclasses.dataclass(frozen=True)

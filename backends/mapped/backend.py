@@ -17,12 +17,11 @@ import numpy as np
 from blocklaws.backends.mapped.block import MappedBlock
 from blocklaws.backends.mapped.driver import Driver, load_driver
 from blocklaws.backends.mapped.rotary import feature_order
-from blocklaws.backends.mapped.schema import Mapping
+from blocklaws.backends.mapped.schema import ANY_NUMBER, Mapping
 from blocklaws.backends.mapped.stages import check_modules
 from blocklaws.backends.mapped.values import Scope
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError
-from blocklaws.specification import ANY_NUMBER
 
 __all__ = ["MappedBackend"]
 

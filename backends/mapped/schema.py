@@ -21,9 +21,8 @@ from blocklaws.backends.mapped.stages import StageRule, parse_stages
 from blocklaws.backends.mapped.values import Call, Value, parse_call, parse_value
 from blocklaws.canonical import CAPABILITIES, STAGES
 from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, SIZES, BlockConfig
-from blocklaws.specification import ANY_NUMBER
 
-__all__ = ["Cached", "Condition", "Mapping", "Passing", "read_mappings"]
+__all__ = ["ANY_NUMBER", "Cached", "Condition", "Mapping", "Passing", "read_mappings"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -38,6 +37,8 @@ _SECTIONS = (
 )  # fmt: skip
 _REQUIRED = ("name", "framework", "supports", "build", "mask", "forward", "parameters")
 _HEADS = ("equal", "grouped")
+#: What a mapping says that supports a choice whatever its number, as in ``window: [null, number]``.
+ANY_NUMBER = "number"
 #: The further choices that are numbers; of the others, such as norm_eps, a layer takes any.
 _NUMBERS = {name: DEFAULTS[name] for name in NUMBERS if name in DEFAULTS}
 
