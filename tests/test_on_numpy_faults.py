@@ -29,6 +29,7 @@ BLOCKS: dict[str, dict[str, Any]] = read("blocks.yaml")
 FAULTS: dict[str, dict[str, Any]] = {
     entry["id"]: entry for entry in read("faults.yaml") if "numpy" in entry.get("backends", ["numpy"])
 }
+LABELS = ("says", "source", "by_default", "heads")
 SIZES: dict[str, int] = {"d_model": 10, "n_heads": 4, "d_head": 6, "d_ff": 7}
 
 #: Where a listed block cannot show the fault: the norm's argument is a sum that nobody else reads.
@@ -60,7 +61,7 @@ def cases(*, stage: bool | None = None, family: str | None = None) -> list[tuple
 @cache
 def config_of(block: str, fault: str = "", **changes: int) -> BlockConfig:
     """Return a small config of that kind of block, in which the fault can be seen, every size different."""
-    choices = {key: value for key, value in BLOCKS[block].items() if key not in ("says", "source", "heads")}
+    choices = {key: value for key, value in BLOCKS[block].items() if key not in LABELS}
     n_kv_heads = 2 if BLOCKS[block]["heads"] == "grouped" else 4
     return BlockConfig(
         **{"block": block, **choices, **CHOICES.get(fault, {}), **SIZES, "n_kv_heads": n_kv_heads, **changes}
