@@ -152,9 +152,9 @@ class AttentionSteps(NormSteps):
 
     def scores(self, query: jax.Array, key: jax.Array) -> jax.Array:
         """Return wide scores [B, n_heads, T, K], capped where the block caps them."""
-        return self.soft_cap(contract("bhqd,bhkd->bhqk", query, key) * self.score_scale())
+        return self.cap_scores(contract("bhqd,bhkd->bhqk", query, key) * self.score_scale())
 
-    def soft_cap(self, scores: jax.Array) -> jax.Array:
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
         """Return wide scores squeezed into (-softcap, softcap), before any of them is hidden."""
         bound = self.config.softcap
         return scores if bound is None else bound * jnp.tanh(scores / bound)
@@ -204,8 +204,8 @@ class AttentionSteps(NormSteps):
         ``offset`` is the position of the first token, with a cache too.
         """
         config, tokens = self.config, n.shape[1]
-        query = self.split_heads(self.query_norm(parameters, self.project_query(parameters, n)), config.n_heads)
-        key = self.split_heads(self.key_norm(parameters, self.project_key(parameters, n)), config.n_kv_heads)
+        query = self.split_heads(self.norm_query(parameters, self.project_query(parameters, n)), config.n_heads)
+        key = self.split_heads(self.norm_key(parameters, self.project_key(parameters, n)), config.n_kv_heads)
         value = self.split_heads(self.project_value(parameters, n), config.n_kv_heads)
         slots = jnp.arange(tokens, dtype=jnp.int32)
         if cache is None:

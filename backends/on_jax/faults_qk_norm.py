@@ -1,6 +1,6 @@
 """Faults of the norms of queries and keys: whether, when, over which features and with whose gain they are normed.
 
-Must hold: each class overrides `query_norm`, `key_norm` or `norm_heads`, or norms something else than these two.
+Must hold: each class overrides `norm_query`, `norm_key` or `norm_heads`, or norms something else than these two.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class _NormsLate(Steps):
 
     parameters: Parameters = dataclasses.field(default_factory=dict)
 
-    def query_norm(self, parameters: Parameters, query: jax.Array) -> jax.Array:
+    def norm_query(self, parameters: Parameters, query: jax.Array) -> jax.Array:
         return query
 
-    def key_norm(self, parameters: Parameters, key: jax.Array) -> jax.Array:
+    def norm_key(self, parameters: Parameters, key: jax.Array) -> jax.Array:
         return key
 
     def turn(
         self, query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         query, key, value = super().turn(query, key, value, positions)
-        query = super().query_norm(self.parameters, self.merge_heads(query))
-        key = super().key_norm(self.parameters, self.merge_heads(key))
+        query = super().norm_query(self.parameters, self.merge_heads(query))
+        key = super().norm_key(self.parameters, self.merge_heads(key))
         return self.split_heads(query, self.config.n_heads), self.split_heads(key, self.config.n_kv_heads), value
 
 
@@ -77,5 +77,5 @@ class QkNormOnValues(Steps):
 
 @fault("qk-gain-shared")
 class QkGainShared(Steps):
-    def key_norm(self, parameters: Parameters, key: jax.Array) -> jax.Array:
-        return self.query_norm(parameters, key)
+    def norm_key(self, parameters: Parameters, key: jax.Array) -> jax.Array:
+        return self.norm_query(parameters, key)

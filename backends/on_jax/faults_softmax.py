@@ -1,6 +1,6 @@
 """Faults of the softmax, and of the scale and the soft-cap of the scores.
 
-Must hold: each class overrides `softmax`, `score_scale` or `soft_cap`, and nothing else. Where a fault gives hidden
+Must hold: each class overrides `softmax`, `score_scale` or `cap_scores`, and nothing else. Where a fault gives hidden
 keys a weight, unfilled slots of a cache still get none: they are no keys.
 """
 
@@ -132,36 +132,36 @@ class ScaleByNHeads(Steps):
 
 @fault("softcap-missing")
 class SoftcapMissing(Steps):
-    def soft_cap(self, scores: jax.Array) -> jax.Array:
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
         return scores
 
 
 @fault("softcap-after-mask")
 class SoftcapAfterMask(Steps):
-    def soft_cap(self, scores: jax.Array) -> jax.Array:
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
         return scores
 
     def softmax(self, scores: jax.Array, visible: jax.Array) -> jax.Array:
         hidden = jnp.where(visible, scores, -jnp.inf)
-        return super().softmax(super().soft_cap(hidden), _keys(visible))
+        return super().softmax(super().cap_scores(hidden), _keys(visible))
 
 
 @fault("softcap-before-scale")
 class SoftcapBeforeScale(Steps):
-    def soft_cap(self, scores: jax.Array) -> jax.Array:
-        return super().soft_cap(scores / self.score_scale()) * self.score_scale()
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        return super().cap_scores(scores / self.score_scale()) * self.score_scale()
 
 
 @fault("softcap-multiplies-scores")
 class SoftcapMultipliesScores(Steps):
-    def soft_cap(self, scores: jax.Array) -> jax.Array:
-        return scores * super().soft_cap(scores) / _cap(self)
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        return scores * super().cap_scores(scores) / _cap(self)
 
 
 @fault("softcap-not-multiplied-back")
 class SoftcapNotMultipliedBack(Steps):
-    def soft_cap(self, scores: jax.Array) -> jax.Array:
-        return super().soft_cap(scores) / _cap(self)
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        return super().cap_scores(scores) / _cap(self)
 
 
 def _cap(steps: Steps) -> float:

@@ -58,11 +58,11 @@ class NormSteps:
         gain, bias = parameters["feed_forward_norm.gain"], parameters.get("feed_forward_norm.bias")
         return self.normalize(x, gain, bias, self.config.norm_eps)
 
-    def query_norm(self, parameters: Parameters, query: jax.Array) -> jax.Array:
+    def norm_query(self, parameters: Parameters, query: jax.Array) -> jax.Array:
         """Return projected queries [B, T, n_heads d_head], normed where the block norms queries and keys."""
         return self.norm_heads(parameters, "attention.query_norm", query)
 
-    def key_norm(self, parameters: Parameters, key: jax.Array) -> jax.Array:
+    def norm_key(self, parameters: Parameters, key: jax.Array) -> jax.Array:
         """Return projected keys [B, T, n_kv_heads d_head], normed likewise."""
         return self.norm_heads(parameters, "attention.key_norm", key)
 

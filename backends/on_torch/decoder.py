@@ -134,11 +134,11 @@ class DecoderBlock(nn.Module):
         affine: Tensor = self.feed_forward_affine(self.standardize(x, self.config.norm_eps))
         return affine.to(x.dtype)
 
-    def query_norm(self, query: Tensor) -> Tensor:
+    def norm_query(self, query: Tensor) -> Tensor:
         """Return projected queries, [batch, token, n_heads d_head], normed where the block norms queries and keys."""
         return query if self.query_affine is None else self.norm_heads(query, self.query_affine)
 
-    def key_norm(self, key: Tensor) -> Tensor:
+    def norm_key(self, key: Tensor) -> Tensor:
         return key if self.key_affine is None else self.norm_heads(key, self.key_affine)
 
     def norm_heads(self, a: Tensor, affine: nn.Module) -> Tensor:
@@ -153,8 +153,8 @@ class DecoderBlock(nn.Module):
     def attention(self, n: Tensor, run: Pass) -> Tensor:
         """Return the attention branch, [batch, token, d_model]."""
         config = self.config
-        query = self.split_heads(self.query_norm(self.project_query(n)), config.n_heads)
-        key = self.split_heads(self.key_norm(self.project_key(n)), config.n_kv_heads)
+        query = self.split_heads(self.norm_query(self.project_query(n)), config.n_heads)
+        key = self.split_heads(self.norm_key(self.project_key(n)), config.n_kv_heads)
         value = self.split_heads(self.project_value(n), config.n_kv_heads)
         query_positions = self.positions(n.shape[1], run.offset)
         if config.rotary is not None:
@@ -252,9 +252,9 @@ class DecoderBlock(nn.Module):
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         """Return q . k / sqrt(d_head), soft-capped, [batch, n_heads, query, key], in the wide dtype."""
-        return self.soft_cap(query.to(self.wide) @ key.to(self.wide).mT * self.score_scale())
+        return self.cap_scores(query.to(self.wide) @ key.to(self.wide).mT * self.score_scale())
 
-    def soft_cap(self, scores: Tensor) -> Tensor:
+    def cap_scores(self, scores: Tensor) -> Tensor:
         """Return scores kept between -c and c, c tanh(scores / c), where the block caps them."""
         cap = self.config.softcap
         return scores if cap is None else cap * torch.tanh(scores / cap)

@@ -17,19 +17,19 @@ class QkNormMissing(DecoderBlock):
 class QkNormAfterRotary(DecoderBlock):
     """Turned, then normed."""
 
-    def query_norm(self, query: Tensor) -> Tensor:
+    def norm_query(self, query: Tensor) -> Tensor:
         return query
 
-    def key_norm(self, key: Tensor) -> Tensor:
+    def norm_key(self, key: Tensor) -> Tensor:
         return key
 
     def rotate_query(self, query: Tensor, angles: Tensor) -> Tensor:
         turned = self.merge_heads(super().rotate_query(query, angles))
-        return self.split_heads(super().query_norm(turned), self.config.n_heads)
+        return self.split_heads(super().norm_query(turned), self.config.n_heads)
 
     def rotate_key(self, key: Tensor, angles: Tensor) -> Tensor:
         turned = self.merge_heads(super().rotate_key(key, angles))
-        return self.split_heads(super().key_norm(turned), self.config.n_kv_heads)
+        return self.split_heads(super().norm_key(turned), self.config.n_kv_heads)
 
 
 class QkNormOverAllHeads(DecoderBlock):
@@ -61,5 +61,5 @@ class QkNormOnValues(DecoderBlock):
 class QkGainShared(DecoderBlock):
     """Keys are normed as queries."""
 
-    def key_norm(self, key: Tensor) -> Tensor:
-        return self.query_norm(key)
+    def norm_key(self, key: Tensor) -> Tensor:
+        return self.norm_query(key)

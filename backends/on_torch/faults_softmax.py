@@ -114,39 +114,39 @@ class ScaleByNHeads(DecoderBlock):
 class SoftcapMissing(DecoderBlock):
     """No bound."""
 
-    def soft_cap(self, scores: Tensor) -> Tensor:
+    def cap_scores(self, scores: Tensor) -> Tensor:
         return scores
 
 
 class SoftcapAfterMask(DecoderBlock):
     """c tanh(-inf / c) = -c for a hidden score."""
 
-    def soft_cap(self, scores: Tensor) -> Tensor:
+    def cap_scores(self, scores: Tensor) -> Tensor:
         return scores
 
     def softmax(self, scores: Tensor, visible: Tensor) -> Tensor:
-        return super().soft_cap(scores.masked_fill(~visible, -torch.inf)).softmax(dim=-1)
+        return super().cap_scores(scores.masked_fill(~visible, -torch.inf)).softmax(dim=-1)
 
 
 class SoftcapBeforeScale(DecoderBlock):
     """c tanh(q . k / c) / sqrt(d_head)."""
 
-    def soft_cap(self, scores: Tensor) -> Tensor:
+    def cap_scores(self, scores: Tensor) -> Tensor:
         scale = self.score_scale()
-        return super().soft_cap(scores / scale) * scale
+        return super().cap_scores(scores / scale) * scale
 
 
 class SoftcapMultipliesScores(DecoderBlock):
     """s tanh(s / c)."""
 
-    def soft_cap(self, scores: Tensor) -> Tensor:
+    def cap_scores(self, scores: Tensor) -> Tensor:
         return scores * torch.tanh(scores / _cap(self))
 
 
 class SoftcapNotMultipliedBack(DecoderBlock):
     """tanh(s / c)."""
 
-    def soft_cap(self, scores: Tensor) -> Tensor:
+    def cap_scores(self, scores: Tensor) -> Tensor:
         return torch.tanh(scores / _cap(self))
 
 
