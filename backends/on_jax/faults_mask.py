@@ -108,14 +108,19 @@ class WindowIgnored(Steps):
 @fault("window-off-by-one")
 class WindowOffByOne(Steps):
     def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
-        return super().visible(query_slots, key_slots) | (_back(query_slots, key_slots) == self.config.window)
+        visible, window = super().visible(query_slots, key_slots), self.config.window
+        return visible if window is None else visible | (_back(query_slots, key_slots) == window)
 
 
 @fault("window-short-by-one")
 class WindowShortByOne(Steps):
     def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
-        back = _back(query_slots, key_slots)
-        return super().visible(query_slots, key_slots) & ((back == 0) | (back + 1 != self.config.window))
+        visible, window, back = (
+            super().visible(query_slots, key_slots),
+            self.config.window,
+            _back(query_slots, key_slots),
+        )
+        return visible if window is None else visible & ((back == 0) | (back < window - 1))
 
 
 @fault("window-ignored-in-cache")
@@ -127,9 +132,10 @@ class WindowIgnoredInCache(Steps):
 @fault("window-cache-cut-early")
 class WindowCacheCutEarly(Steps):
     def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
+        visible, window = self.visible(query_slots, key_slots), self.config.window
         # What was cut before is older than the window of every later query.
-        kept = max(self.config.window or 0, query_slots.size)
-        return self.visible(query_slots, key_slots) & (key_slots > query_slots[-1] - kept)
+        kept = key_slots.size if window is None else max(window, query_slots.size)
+        return visible & (key_slots > query_slots[-1] - kept)
 
 
 def _causal(query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:

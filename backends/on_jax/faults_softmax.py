@@ -155,15 +155,11 @@ class SoftcapBeforeScale(Steps):
 @fault("softcap-multiplies-scores")
 class SoftcapMultipliesScores(Steps):
     def cap_scores(self, scores: jax.Array) -> jax.Array:
-        return scores * super().cap_scores(scores) / _cap(self)
+        bound = self.config.softcap
+        return scores if bound is None else scores * jnp.tanh(scores / bound)
 
 
 @fault("softcap-not-multiplied-back")
 class SoftcapNotMultipliedBack(Steps):
     def cap_scores(self, scores: jax.Array) -> jax.Array:
-        return super().cap_scores(scores) / _cap(self)
-
-
-def _cap(steps: Steps) -> float:
-    assert steps.config.softcap is not None, "this fault is one of blocks that cap their scores"
-    return steps.config.softcap
+        return super().cap_scores(scores) / (self.config.softcap or 1.0)

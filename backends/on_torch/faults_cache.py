@@ -115,7 +115,7 @@ class WindowCacheCutEarly(DecoderBlock):
 
     def extend_cache(self, cached: tuple[Tensor, Tensor] | None, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = super().extend_cache(cached, key, value)
-        kept = max(self.config.window or 0, key.shape[2])
+        kept = keys.shape[2] if self.config.window is None else max(self.config.window, key.shape[2])
         return keys[:, :, -kept:], values[:, :, -kept:]
 
 

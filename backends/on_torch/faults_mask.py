@@ -107,18 +107,16 @@ class WindowOffByOne(DecoderBlock):
     """query - w <= key <= query."""
 
     def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        one_more = key_positions == query_positions.unsqueeze(-1) - _window(self)
-        return super().visible(query_positions, key_positions) | one_more
+        visible, window = super().visible(query_positions, key_positions), self.config.window
+        return visible if window is None else visible | (key_positions == query_positions.unsqueeze(-1) - window)
 
 
 class WindowShortByOne(DecoderBlock):
     """query - w + 1 < key <= query, and a query's own."""
 
     def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        one_less = key_positions != query_positions.unsqueeze(-1) - _window(self) + 1
-        return super().visible(query_positions, key_positions) & (one_less | _own(query_positions, key_positions))
-
-
-def _window(block: DecoderBlock) -> int:
-    assert block.config.window is not None, "this fault is one of blocks that have a window"
-    return block.config.window
+        visible, window = super().visible(query_positions, key_positions), self.config.window
+        if window is None:
+            return visible
+        shorter = key_positions > query_positions.unsqueeze(-1) - window + 1
+        return visible & (shorter | _own(query_positions, key_positions))

@@ -140,16 +140,12 @@ class SoftcapMultipliesScores(DecoderBlock):
     """s tanh(s / c)."""
 
     def cap_scores(self, scores: Tensor) -> Tensor:
-        return scores * torch.tanh(scores / _cap(self))
+        cap = self.config.softcap
+        return scores if cap is None else scores * torch.tanh(scores / cap)
 
 
 class SoftcapNotMultipliedBack(DecoderBlock):
     """tanh(s / c)."""
 
     def cap_scores(self, scores: Tensor) -> Tensor:
-        return torch.tanh(scores / _cap(self))
-
-
-def _cap(block: DecoderBlock) -> float:
-    assert block.config.softcap is not None, "this fault is one of blocks that cap their scores"
-    return block.config.softcap
+        return super().cap_scores(scores) / (self.config.softcap or 1.0)
