@@ -124,9 +124,8 @@ class BlockConfig:
                 raise ConfigError(f"configuration: {name}={value!r} must be positive and finite")
         if not 0 < self.rotary_fraction <= 1:
             raise ConfigError(f"configuration: rotary_fraction={self.rotary_fraction!r} must be in (0, 1]")
-        if self.window is not None and (
-            not isinstance(self.window, int) or isinstance(self.window, bool) or self.window < 1
-        ):
+        window: Any = self.window
+        if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 1):
             raise ConfigError(
                 f"configuration: window={self.window!r} must be a positive integer, or null for no window"
             )

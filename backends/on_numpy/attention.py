@@ -155,14 +155,15 @@ class AttentionSteps(NormSteps, RotarySteps):
 
     def pull_cap_scores(self, bent: Scores, cotangent: Scores, _: Gradients) -> Scores:
         """Return the cotangent of the scores: the slope of ``c tanh(s / c)`` is ``1 - tanh^2``."""
-        return cotangent * (1 - bent * bent)
+        result: np.ndarray = cotangent * (1 - bent * bent)
+        return result
 
     def visible(self, query_positions: QueryPositions, key_positions: KeyPositions) -> Visible:
         """Return True where a query may look at a key: at its own position and at earlier ones, within the window."""
-        seen = key_positions <= query_positions[:, None]
-        if self.config.window is None:
-            return seen
-        return seen & (key_positions > query_positions[:, None] - self.config.window)
+        seen: np.ndarray = key_positions <= query_positions[:, None]
+        if self.config.window is not None:
+            seen &= key_positions > query_positions[:, None] - self.config.window
+        return seen
 
     def softmax(self, scores: Scores, visible: Visible) -> tuple[Scores, Pullback]:
         """Return the weights of the visible keys, which sum to one; hidden keys have exactly zero."""
