@@ -8,6 +8,7 @@ Must not: construct any Python object but dict, list, str, int, float, bool and 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,8 +90,8 @@ def load(path: Path | str) -> Any:
     """
     path = Path(path)
     try:
-        if not path.is_file():
-            raise SpecError(f"{path}: there is no such file" if not path.exists() else f"{path}: is not a file")
+        if not os.path.isfile(path):
+            raise SpecError(f"{path}: there is no such file" if not os.path.exists(path) else f"{path}: is not a file")
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.resources
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,13 +99,16 @@ def _read_user_file(path: Path, chain: tuple[Path, ...]) -> Specification:
             if Path(parent).is_absolute() or ".." in Path(parent).parts:
                 # A spec from a stranger must not read what lies elsewhere.
                 fields.refuse("extends", f"{parent!r} must be a file beside this one, or in a folder below it")
-            target = (path.parent / parent).resolve()
+            try:
+                target = (path.parent / parent).resolve()
+            except (OSError, ValueError):  # no name that a file could have
+                fields.refuse("extends", f"{parent!r:.100} is neither 'blocklaws' nor a file beside this one")
             if target in chain or target == path.resolve() or len(chain) >= _MAX_EXTENDS:
                 fields.refuse(
                     "extends", f"{parent!r} leads back to this file or through more than {_MAX_EXTENDS} files"
                 )
-            if not target.is_file():
-                fields.refuse("extends", f"{parent!r} is neither 'blocklaws' nor a file beside this one")
+            if not os.path.isfile(target):
+                fields.refuse("extends", f"{parent!r:.100} is neither 'blocklaws' nor a file beside this one")
             base = _read_user_file(target, (*chain, path.resolve()))
     else:
         base = Specification(

@@ -59,7 +59,7 @@ class _CacheKeysNotTurned(WrongThroughCache):
 class _CacheMaskTopLeft(NumpyBlock):
     def visible(self, query_positions: QueryPositions, key_positions: KeyPositions) -> Visible:
         # Without a cache the two counts are equal and this is the right mask.
-        return np.tri(len(query_positions), len(key_positions), dtype=bool)
+        return super().visible(query_positions - query_positions[0], key_positions - key_positions[0])
 
 
 @fault("cache-mask-missing")
