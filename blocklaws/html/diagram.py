@@ -7,7 +7,7 @@ stage that a block does not show.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -177,8 +177,12 @@ def block_diagram(config: Mapping[str, Any], states: Mapping[str, str], name: st
     """
     drawing = _Drawing(states)
     placement, beside = str(config["placement"]), config.get("residual") == "parallel"
-    draw = {"pre": partial(_pre, beside=beside), "post": _post, "inside": _inside}[placement]
-    height = draw(drawing)
+    draws: dict[str, Callable[[_Drawing], int]] = {
+        "pre": partial(_pre, beside=beside),
+        "post": _post,
+        "inside": _inside,
+    }
+    height = draws[placement](drawing)
     told = "; ".join(f"{stage} is {STATES[state][1]}" for stage, state in states.items() if STATES[state][1])
     norms, title = _NORMS[placement]
     norms += "; both branches read the input" if beside else ""
