@@ -12,7 +12,8 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -140,23 +141,36 @@ class Run:
     known: KnownFailures
     spec_file: str
 
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers of the cases that this run checks."""
+        return range(len(self.cases))
+
     @functools.cached_property
     def versions(self) -> Mapping[str, str]:
         """Name -> version of what the run stands on."""
         return versions_of(subject.backend for subject in self.subjects)
 
-    def results(self, workers: int = 1) -> Iterator[tuple[int, list[CaseResult]]]:
-        """Yield (number of the case, its results) as the cases are done.
+    def results(
+        self, workers: int = 1, executor: Executor | None = None, done: Container[int] = ()
+    ) -> Iterator[tuple[int, list[CaseResult]]]:
+        """Yield (number of the case, its results) as the cases are done, but for those that are in ``done``.
 
         Raises:
-            BlocklawsError: with several workers, when a backend or the spec was given as an object.
+            BlocklawsError: with several workers or an executor, when a backend or the spec was given as an object.
         """
-        if workers == 1:
-            yield from enumerate(run_cases(self.cases, self.known, self.spec_file))
-            return
-        from blocklaws.parallel import run_in_parallel
+        if executor is not None:
+            from blocklaws.parallel import run_on_executor
 
-        yield from run_in_parallel(self, workers)
+            yield from run_on_executor(self, executor, done)
+        elif workers != 1:
+            from blocklaws.parallel import run_in_processes
+
+            yield from run_in_processes(self, workers, done)
+        else:
+            left = [number for number in self.numbers if number not in done]
+            found = run_cases([self.cases[number] for number in left], self.known, self.spec_file)
+            yield from zip(left, found, strict=True)
 
     def report(self, results: Mapping[int, Sequence[CaseResult]]) -> Report:
         """Return the report of the finished cases, by their numbers; it says how many were not run."""
@@ -181,8 +195,9 @@ def prepare(
     device: str | None = None,
     known_failures: str | Path | None = None,
     isolate: bool = False,
+    spec_files: Mapping[str, bytes] | None = None,
 ) -> Run:
-    """Plan a run; the arguments are those of `verify`.
+    """Plan a run; the arguments are those of `verify`, and ``spec_files`` those of `load_spec`.
 
     Raises:
         BlocklawsError: a backend, the spec or a name could not be used.
@@ -192,7 +207,7 @@ def prepare(
         "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
         "known_failures": known_failures, "isolate": isolate,
     }  # fmt: skip
-    loaded = spec if isinstance(spec, Specification) else load_spec(spec)
+    loaded = spec if isinstance(spec, Specification) else load_spec(spec, spec_files)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
     known.check(loaded)
     if isolate:
@@ -228,6 +243,7 @@ def verify(
     device: str | None = None,
     known_failures: str | Path | None = None,
     workers: int = 1,
+    executor: Executor | None = None,
     isolate: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -242,18 +258,22 @@ def verify(
         device: where torch and jax compute.
         known_failures: a YAML file of failures that are expected.
         workers: how many processes; more than one needs backends and a spec that are named, not given as objects.
+        executor: instead of workers, any executor of the kind of `concurrent.futures`: of Dask, of mpi4py, a pool. It
+            is left as it is, and the same is needed of backends and spec.
         isolate: whether each backend runs in a process of its own, with a bound on its time and memory.
         progress: called after each case with the number of finished cases, the number of cases, and the result.
 
     Raises:
         BlocklawsError: a backend, the spec or a name could not be used.
     """
+    if executor is not None and workers != 1:
+        raise BlocklawsError(f"workers={workers} and an executor exclude each other: the executor has its own workers")
     run = prepare(
         backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
         device=device, known_failures=known_failures, isolate=isolate,
     )  # fmt: skip
     results = {}
-    for number, found in run.results(workers):
+    for number, found in run.results(workers, executor):
         results[number] = found
         if progress is not None:
             for result in found:
