@@ -128,6 +128,9 @@ _device = click.option("--device", metavar="DEV", help="Where torch and jax comp
 _workers = click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N", help="Processes."
 )
+_scheduler = click.option(
+    "--scheduler", metavar="ADDR", help="Where cases run: a Dask scheduler (tcp://HOST:PORT), or mpi."
+)
 _json = click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write the report as JSON.")
 _html = click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Write the report as one HTML file.")
 
@@ -143,7 +146,7 @@ def _profile(default: str) -> Callable[[Any], Any]:
 @click.option(
     "--known-failures", metavar="FILE", help="A YAML file of failures that are expected, each with its reason."
 )
-@_options(_workers, _json, _html)
+@_options(_workers, _scheduler, _json, _html)
 @click.option("--isolate", is_flag=True, help="Run each backend in a process of its own.")
 @click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--markdown", "markdown_file", type=_FILE, metavar="FILE", help="Write a summary for a pull request.")

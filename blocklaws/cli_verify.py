@@ -8,8 +8,10 @@ with the report. Must not: judge.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +38,31 @@ def quiet_stdout() -> Iterator[None]:
         yield
 
 
-def verify_and_show(
+def verify_and_show(backends: list[str], *, workers: int, scheduler: str | None, **options: Any) -> int:
+    """Run where it is asked for, show, store and write; return the exit status."""
+    if scheduler is None:
+        return _verify_and_show(backends, Place(workers), **options)
+    if workers != 1:
+        raise BlocklawsError("--workers and --scheduler exclude each other; the scheduler has its own workers")
+    from blocklaws.schedulers import scheduled
+
+    with scheduled(scheduler) as executor:
+        # A process of an MPI job that was a worker has nothing to tell.
+        return 0 if executor is None else _verify_and_show(backends, Place(executor=executor), **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where cases run."""
+
+    workers: int = 1
+    executor: Executor | None = None
+
+
+def _verify_and_show(
     backends: list[str],
+    place: Place,
     *,
-    workers: int,
     json_file: Path | None,
     html_file: Path | None,
     junit_file: Path | None,
@@ -50,7 +73,6 @@ def verify_and_show(
     no_progress: bool,
     **request: Any,
 ) -> int:
-    """Run, show, store and write; return the exit status."""
     if quiet and verbose:
         raise BlocklawsError("--quiet and --verbose exclude each other; leave one out")
     check_writable(json_file, html_file, junit_file, markdown_file, badge_file)
@@ -58,8 +80,10 @@ def verify_and_show(
     with quiet_stdout():
         run = prepare(backends, **request)
     terminal.header(run)
-    report = _run(run, workers, terminal)
-    status = INTERRUPTED if report.not_run else report.exit_status
+    report, why_ended = _run(run, place, terminal)
+    if why_ended and len(report.cases) == 0:
+        raise BlocklawsError(why_ended)
+    status = (2 if why_ended else INTERRUPTED) if report.not_run else report.exit_status
 
     not_stored = store_failures(report)
     unwritten = write_all(
@@ -77,7 +101,7 @@ def verify_and_show(
     terminal.report(
         report, {case.id: verify_command(case) for case in report.failures} if not_stored else {}, status, why
     )
-    _complain([not_stored, *unwritten])
+    _complain([not_stored, *unwritten, why_ended])
     return status
 
 
@@ -117,14 +141,18 @@ def _write_badge(file: Path, report: Report) -> None:
     write_text(file, badge_svg(report))
 
 
-def _run(run: Run, workers: int, terminal: Terminal) -> Report:
-    """Return the report of the cases that are done: of all of them, but for an interrupt."""
+def _run(run: Run, place: Place, terminal: Terminal) -> tuple[Report, str]:
+    """Return the report of the cases that are done, and why that is not all of them; empty for an interrupt."""
     results = {}
+    why_ended = ""
     with terminal.progress(run.cases) as advance, contextlib.suppress(KeyboardInterrupt), quiet_stdout():
-        for number, found in run.results(workers):
-            results[number] = found
-            advance(number, found)
-    return run.report(results)
+        try:
+            for number, found in run.results(place.workers, place.executor):
+                results[number] = found
+                advance(number, found)
+        except BlocklawsError as error:
+            why_ended = str(error)
+    return run.report(results), why_ended
 
 
 def faults_and_show(

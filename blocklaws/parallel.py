@@ -50,19 +50,31 @@ def run_on_executor(run: Run, executor: Executor, done: Container[int] = ()) -> 
         done: the numbers of cases that are left out.
 
     Raises:
-        BlocklawsError: a backend or the spec was given as an object; a worker plans another run; the executor is gone.
+        BlocklawsError: a backend or the spec was given as an object; a worker plans another run, or cannot work; the
+            executor is gone.
     """
     job = job_of(run)
     numbers: dict[Future[Any], int] = {}
+
+    def submit(number: int) -> Future[Any]:
+        case = run.cases[number]
+        return executor.submit(check, job, number, case.id, run.known.prepared(case).shrink)
+
     try:
         for number in run.numbers:
             if number not in done:
-                case = run.cases[number]
-                shrink = run.known.prepared(case).shrink
-                numbers[executor.submit(check, job, number, case.id, shrink)] = number
+                numbers[submit(number)] = number
+        suspects = []
         for future in as_completed(list(numbers)):
             number = numbers.pop(future)
-            yield number, [run.known.marked(result) for result in _answer(run, number, future)]
+            if (found := _answer(run, number, future)) is None:
+                suspects.append(number)
+            else:
+                yield number, found
+        for number in suspects:
+            # Dask blames everything that a worker had when it ended; alone, a case answers for itself.
+            found = _answer(run, number, submit(number))
+            yield number, found or [_lost(run, number, "the processes that checked it ended")]
     except (BrokenExecutor, RuntimeError) as error:
         # RuntimeError: it was shut down before everything was submitted.
         raise BlocklawsError(_gone(error)) from None
@@ -76,7 +88,8 @@ def _gone(error: BaseException) -> str:
     return f"the executor is gone ({type(error).__name__}{': ' + told if told else ''}), and with it the cases it had"
 
 
-def _answer(run: Run, number: int, future: Future[Any]) -> list[CaseResult]:
+def _answer(run: Run, number: int, future: Future[Any]) -> list[CaseResult] | None:
+    """Return the results of a case; None where the workers that had it ended, maybe for another's sake."""
     try:
         results: list[CaseResult] = future.result()
     except (BrokenExecutor, BlocklawsError):
@@ -86,10 +99,11 @@ def _answer(run: Run, number: int, future: Future[Any]) -> list[CaseResult]:
     except ProcessEnded as ended:
         return [_lost(run, number, f"the process that checked it {ended}")]
     except Exception as error:
-        # Engines say by exceptions of their own that a task has ended its workers; some have the address of one.
-        told = "" if type(error).__name__ == "KilledWorker" else f": {' '.join(str(error).split())[:300]}"
-        return [_lost(run, number, f"the process that checked it ended ({type(error).__name__}{told})")]
-    return [_told_here(result) for result in results]
+        if type(error).__name__ == "KilledWorker":
+            return None
+        told = " ".join(str(error).split())[:300]
+        raise BlocklawsError(f"a worker cannot check cases: {type(error).__name__}: {told}") from None
+    return [run.known.marked(_told_here(result)) for result in results]
 
 
 def _told_here(result: CaseResult) -> CaseResult:

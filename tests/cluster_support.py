@@ -1,0 +1,73 @@
+"""What tests of engines share: a Dask cluster of processes on the loopback interface, begun and ended by the test.
+
+Must hold: nothing is ended but what was begun here, by its process; what an engine prints is kept for a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Cluster", "dask_cluster", "until"]
+
+_HERE = ("--host", "127.0.0.1", "--no-dashboard")
+
+
+def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """Return what a condition gives as soon as it is true.
+
+    Raises:
+        TimeoutError: it has not come true.
+    """
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"nothing came of it within {seconds} s")
+        time.sleep(0.02)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """A scheduler that runs, and its workers."""
+
+    address: str
+    workers: list[subprocess.Popen[bytes]]
+
+
+@contextlib.contextmanager
+def dask_cluster(folder: Path, workers: int = 2, *options: str, **environment: str) -> Iterator[Cluster]:
+    """Give a scheduler with some workers of one thread each, in a folder of their own."""
+    folder.mkdir(exist_ok=True)
+    file, log = folder / "scheduler.json", (folder / "log").open("wb")
+    env = {**os.environ, "DASK_DISTRIBUTED__ADMIN__TICK__LIMIT": "1h", **environment}
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def begin(module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", f"distributed.cli.{module}", "--scheduler-file", str(file), *arguments]
+        begun.append(subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log))
+
+    try:
+        begin("dask_scheduler", *_HERE, "--port", "0")
+        until(lambda: file.exists() and file.read_bytes().endswith(b"}"))
+        for _ in range(workers):
+            begin("dask_worker", *_HERE, "--nthreads", "1", *(options or ("--no-nanny",)))
+        yield Cluster(json.loads(file.read_bytes())["address"], begun[1:])
+    finally:
+        for process in reversed(begun):
+            process.terminate()
+        for process in begun:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:  # a worker waits for the case that it is at
+                process.kill()
+                process.wait()
+        log.close()
