@@ -1,8 +1,7 @@
 """The commands that run cases, ``verify`` and ``faults``: from the names on the command line to the exit status.
 
-Must hold: a place that cannot be written to is refused before anything runs; an interrupt shows, and writes, what is
-known by then; a file that could not be written costs no other file and no verdict; what a backend prints does not mix
-with the report. Must not: judge.
+Must hold: a place that cannot be written to is refused before anything runs; an interrupt, or the end of what runs the
+cases, shows and writes what is known by then; what a backend prints does not mix with the report. Must not: judge.
 """
 
 from __future__ import annotations
@@ -10,18 +9,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blocklaws.errors import BlocklawsError
-from blocklaws.failure_text import verify_command
 from blocklaws.files import check_writable, write_all, write_json, write_text
 from blocklaws.report import Report
+from blocklaws.report_files import ReportFiles, complain, conclude
 from blocklaws.running import Run, prepare
-from blocklaws.stored_failures import store_failures
-from blocklaws.terminal import Terminal, meaning
+from blocklaws.terminal import Terminal
 
 if TYPE_CHECKING:
     from blocklaws.kill_results import Matrix
@@ -38,6 +36,14 @@ def quiet_stdout() -> Iterator[None]:
         yield
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where cases run."""
+
+    workers: int = 1
+    executor: Executor | None = None
+
+
 def verify_and_show(backends: list[str], *, workers: int, scheduler: str | None, **options: Any) -> int:
     """Run where it is asked for, show, store and write; return the exit status."""
     if scheduler is None:
@@ -49,14 +55,6 @@ def verify_and_show(backends: list[str], *, workers: int, scheduler: str | None,
     with scheduled(scheduler) as executor:
         # A process of an MPI job that was a worker has nothing to tell.
         return 0 if executor is None else _verify_and_show(backends, Place(executor=executor), **options)
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where cases run."""
-
-    workers: int = 1
-    executor: Executor | None = None
 
 
 def _verify_and_show(
@@ -75,77 +73,24 @@ def _verify_and_show(
 ) -> int:
     if quiet and verbose:
         raise BlocklawsError("--quiet and --verbose exclude each other; leave one out")
-    check_writable(json_file, html_file, junit_file, markdown_file, badge_file)
+    files = ReportFiles(json_file, html_file, junit_file, markdown_file, badge_file)
+    files.check()
     terminal = Terminal(quiet=quiet, verbose=verbose, progress=not no_progress)
     with quiet_stdout():
         run = prepare(backends, **request)
     terminal.header(run)
     report, why_ended = _run(run, place, terminal)
-    if why_ended and len(report.cases) == 0:
+    if why_ended and not report.cases:
         raise BlocklawsError(why_ended)
     status = (2 if why_ended else INTERRUPTED) if report.not_run else report.exit_status
-
-    not_stored = store_failures(report)
-    unwritten = write_all(
-        [
-            (json_file, lambda file: write_json(file, report.as_dict())),
-            (html_file, lambda file: _write_html(file, report)),
-            (junit_file, lambda file: _write_junit(file, report)),
-            (markdown_file, lambda file: _write_markdown(file, report, status)),
-            (badge_file, lambda file: _write_badge(file, report)),
-        ]
-    )
-    why = meaning(status, report)
-    if unwritten and status == 0:
-        status, why = 2, "everything that was checked holds, but a file could not be written"
-    terminal.report(
-        report, {case.id: verify_command(case) for case in report.failures} if not_stored else {}, status, why
-    )
-    _complain([not_stored, *unwritten, why_ended])
-    return status
-
-
-def _complain(problems: Sequence[str | None]) -> None:
-    for problem in problems:
-        if problem:
-            print(f"blocklaws: {' '.join(problem.split())}", file=sys.stderr)
-
-
-def _write_html(file: Path, report: Report) -> None:
-    from blocklaws.html import verify_page
-
-    write_text(file, verify_page(report))
-
-
-def _write_faults_html(file: Path, matrix: Matrix) -> None:
-    from blocklaws.html import faults_page
-
-    write_text(file, faults_page(matrix.as_dict()))
-
-
-def _write_junit(file: Path, report: Report) -> None:
-    from blocklaws.junit import junit_xml
-
-    write_text(file, junit_xml(report))
-
-
-def _write_markdown(file: Path, report: Report, status: int) -> None:
-    from blocklaws.markdown import report_markdown
-
-    write_text(file, report_markdown(report, status, meaning(status, report)))
-
-
-def _write_badge(file: Path, report: Report) -> None:
-    from blocklaws.badge import badge_svg
-
-    write_text(file, badge_svg(report))
+    return conclude(report, terminal, files, status, [why_ended])
 
 
 def _run(run: Run, place: Place, terminal: Terminal) -> tuple[Report, str]:
     """Return the report of the cases that are done, and why that is not all of them; empty for an interrupt."""
     results = {}
     why_ended = ""
-    with terminal.progress(run.cases) as advance, contextlib.suppress(KeyboardInterrupt), quiet_stdout():
+    with terminal.progress(run.cases, run.numbers) as advance, contextlib.suppress(KeyboardInterrupt), quiet_stdout():
         try:
             for number, found in run.results(place.workers, place.executor):
                 results[number] = found
@@ -169,9 +114,15 @@ def faults_and_show(
     unwritten = write_all(
         [
             (json_file, lambda file: write_json(file, matrix.as_dict())),
-            (html_file, lambda file: _write_faults_html(file, matrix)),
+            (html_file, lambda file: _write_html(file, matrix)),
         ]
     )
-    _complain(unwritten)
+    complain(unwritten)
     status: int = matrix.exit_status
     return status or 2 * bool(unwritten)
+
+
+def _write_html(file: Path, matrix: Matrix) -> None:
+    from blocklaws.html import faults_page
+
+    write_text(file, faults_page(matrix.as_dict()))

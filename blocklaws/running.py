@@ -27,6 +27,7 @@ from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
 from blocklaws.planning import Choice, plan, properties_of, reference_subject
 from blocklaws.report import CaseResult, Report, result_of
+from blocklaws.sharding import Shard, costs, plan_digest, split
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
 from blocklaws.subjects import Subject
@@ -140,11 +141,9 @@ class Run:
     cases: tuple[Case, ...]
     known: KnownFailures
     spec_file: str
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The numbers of the cases that this run checks."""
-        return range(len(self.cases))
+    numbers: range
+    """The numbers of the cases that are checked: of all, or of one shard."""
+    shard: Shard | None = None
 
     @functools.cached_property
     def versions(self) -> Mapping[str, str]:
@@ -177,10 +176,24 @@ class Run:
         ordered = [result for number in sorted(results) for result in results[number]]
         report = make_report(self.spec, self.subjects, self.choice, ordered, self.known)
         report = dataclasses.replace(report, command=run_command(self.request))
-        if left := len(self.cases) - len(results):
+        if self.shard is not None:
+            report = self._as_shard(report)
+        if left := len(self.numbers) - len(results):
             # Entries of a known-failures file that matched nothing may yet have matched.
             report = dataclasses.replace(report, not_run=left, stale=())
         return report
+
+    def _as_shard(self, report: Report) -> Report:
+        assert self.shard is not None
+        told = self.known.told(report.cases, self.choice, self.subjects)
+        shard = {
+            **dataclasses.asdict(self.shard), "first": self.numbers.start, "end": self.numbers.stop,
+            "cases": len(self.cases), "plan": plan_digest(self.cases),
+            "command": run_command({**self.request, "shard": None, "timings": None}), "known": told,
+        }  # fmt: skip
+        # That nothing matched an entry is known when all shards are.
+        stale = tuple(sentence for entry in told for sentence in entry["holding"])
+        return dataclasses.replace(report, shard=shard, stale=stale)
 
 
 def prepare(
@@ -195,6 +208,8 @@ def prepare(
     device: str | None = None,
     known_failures: str | Path | None = None,
     isolate: bool = False,
+    shard: str | None = None,
+    timings: str | Path | None = None,
     spec_files: Mapping[str, bytes] | None = None,
 ) -> Run:
     """Plan a run; the arguments are those of `verify`, and ``spec_files`` those of `load_spec`.
@@ -205,8 +220,11 @@ def prepare(
     request = {
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
         "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
-        "known_failures": known_failures, "isolate": isolate,
+        "known_failures": known_failures, "isolate": isolate, "shard": shard, "timings": timings,
     }  # fmt: skip
+    part = None if shard is None else Shard.parse(shard)
+    if timings is not None and part is None:
+        raise BlocklawsError("timings split a run into shards, and no shard was asked for; leave them out")
     loaded = spec if isinstance(spec, Specification) else load_spec(spec, spec_files)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
     known.check(loaded)
@@ -222,7 +240,8 @@ def prepare(
     choice = Choice(tuple(blocks), tuple(dtypes), tuple(invariants), profile, seed)
     cases = plan(loaded, subjects, choice)
     spec_file = "" if spec is None or isinstance(spec, Specification) else str(spec)
-    return Run(request, loaded, tuple(subjects), choice, tuple(cases), known, spec_file)
+    numbers = range(len(cases)) if part is None else split(costs(cases, timings), part.of)[part.number - 1]
+    return Run(request, loaded, tuple(subjects), choice, tuple(cases), known, spec_file, numbers, part)
 
 
 def _watch_the_harness(spec: Specification) -> None:
@@ -245,6 +264,8 @@ def verify(
     workers: int = 1,
     executor: Executor | None = None,
     isolate: bool = False,
+    shard: str | None = None,
+    timings: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Verify backends against a spec.
@@ -261,6 +282,8 @@ def verify(
         executor: instead of workers, any executor of the kind of `concurrent.futures`: of Dask, of mpi4py, a pool. It
             is left as it is, and the same is needed of backends and spec.
         isolate: whether each backend runs in a process of its own, with a bound on its time and memory.
+        shard: which part of the run, such as ``2/4``; `blocklaws merge` joins their reports.
+        timings: a report with the times by which the shards are made equal; the number of examples otherwise.
         progress: called after each case with the number of finished cases, the number of cases, and the result.
 
     Raises:
@@ -270,14 +293,14 @@ def verify(
         raise BlocklawsError(f"workers={workers} and an executor exclude each other: the executor has its own workers")
     run = prepare(
         backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
-        device=device, known_failures=known_failures, isolate=isolate,
+        device=device, known_failures=known_failures, isolate=isolate, shard=shard, timings=timings,
     )  # fmt: skip
     results = {}
     for number, found in run.results(workers, executor):
         results[number] = found
         if progress is not None:
             for result in found:
-                progress(len(results), len(run.cases), result)
+                progress(len(results), len(run.numbers), result)
     return run.report(results)
 
 

@@ -69,8 +69,9 @@ def job_of(run: Run) -> Job:
         raise BlocklawsError("the spec was given as an object; with several workers, give the path of its file")
     from blocklaws.spec_reading import built_in_spec
 
-    # Which failures are expected is this side's to know: a worker is told of each case whether to shrink it.
-    request = {**run.request, "known_failures": None}
+    # Which failures are expected, and which cases are asked for, is this side's to know: a worker is told of each case
+    # whether to shrink it.
+    request = {**run.request, "known_failures": None, "shard": None, "timings": None}
     own = {name: Path(name).read_bytes() for name in run.spec.sources[len(built_in_spec().sources) :]}
     return Job(
         uuid.uuid4().hex, request, own, os.getcwd(), _here(), {"blocklaws": blocklaws.__version__, **run.versions},

@@ -109,10 +109,10 @@ class Terminal:
         import blocklaws
 
         name = shown_place(run.spec_file) if run.spec_file else "blocklaws"
-        count = len({case.invariant.id for case in run.cases})
+        count = len({run.cases[number].invariant.id for number in run.numbers})
         self.prose(
             f"blocklaws {blocklaws.__version__}, spec {name} ({run.spec.sha256[:8]}), {_count(count, 'invariant')}, "
-            f"{_count(len(run.cases), 'case')}, profile {run.choice.profile}, seed {run.choice.seed}",
+            f"{_cases(run)}, profile {run.choice.profile}, seed {run.choice.seed}",
             "bold",
         )
         self.prose(f"  {', '.join(f'{package} {version}' for package, version in run.versions.items())}", "dim")
@@ -153,13 +153,13 @@ class Terminal:
             yield count
 
     @contextlib.contextmanager
-    def progress(self, cases: Sequence[Case]) -> Iterator[Callable[[int, Sequence[CaseResult]], None]]:
+    def progress(self, cases: Sequence[Case], numbers: range) -> Iterator[Callable[[int, Sequence[CaseResult]], None]]:
         """Give a function to be called with the number of each case and its results as it is done."""
         groups = [(case.subject.name, case.kind.name) for case in cases]
-        left = Counter(groups)
+        left = Counter(groups[number] for number in numbers)
         found: dict[tuple[str, str], list[CaseResult]] = {}
         widths = [max((cell_len(group[place]) for group in groups), default=0) for place in (0, 1)]
-        with self.counting(len(cases)) as count:
+        with self.counting(len(numbers)) as count:
             done = failed = 0
 
             def advance(number: int, results: Sequence[CaseResult]) -> None:
@@ -174,9 +174,9 @@ class Terminal:
                     self._group(group, widths, found[group])
                 if count is not None:
                     # The case after this one is under way, unless several processes share the work.
-                    case = cases[min(number + 1, len(cases) - 1)]
+                    case = cases[min(number + 1, numbers[-1])]
                     told = f"{case.name} on {case.subject.name}, {case.kind.name}, {case.dtype}"
-                    count(done, len(cases), (f"{failed} failed; " if failed else "") + told)
+                    count(done, len(numbers), (f"{failed} failed; " if failed else "") + told)
 
             yield advance
 
@@ -291,6 +291,12 @@ class Terminal:
         )
         self.prose(f"{_count(len(report.cases), 'case')}: {counts}{expected}, in {seconds:.1f} s{compiled}")
         self.prose(f"exit status {status}: {why}", "green" if status == 0 else "bold red")
+
+
+def _cases(run: Run) -> str:
+    if run.shard is None:
+        return _count(len(run.cases), "case")
+    return f"shard {run.shard}: {len(run.numbers)} of {_count(len(run.cases), 'case')}"
 
 
 def _count(number: int, noun: str) -> str:

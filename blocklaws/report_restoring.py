@@ -45,6 +45,8 @@ def report_from(data: Any, source: str = "the report") -> Report:
             },
             versions=data.get("versions", {}),
             command=data.get("command", ""),
+            not_run=data.get("not_run", 0),
+            shard=data.get("shard"),
         )
     except KeyError as missing:
         raise BlocklawsError(f"{source}: is no report of `blocklaws verify` (it has no {missing})") from None
