@@ -164,6 +164,11 @@ def _profile(default: str) -> Callable[[Any], Any]:
     metavar="FILE",
     help="A report by whose times the parts take equally long; the same for all.",
 )
+@click.option("--max-time", metavar="TIME", help="Begin nothing more after this time, such as 90s, 30m or 2h.")
+@click.option("--until-failure", is_flag=True, help="One seed after the other, until something fails.")
+@click.option(
+    "--resume", "resume_file", type=_FILE, metavar="FILE", help="Keep each verdict in FILE; where it is, go on from it."
+)
 @_options(_junit, _markdown, _badge, _quiet, _verbose)
 @click.option("--no-progress", is_flag=True, help="Show no live progress.")
 def verify(backends: Sequence[str], **options: Any) -> int:

@@ -7,26 +7,26 @@ cases, shows and writes what is known by then; what a backend prints does not mi
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blocklaws.campaign import Limits, campaign, seconds_of
 from blocklaws.errors import BlocklawsError
 from blocklaws.files import check_writable, write_all, write_json, write_text
-from blocklaws.report import Report
+from blocklaws.journal import Journal, fixed_by
+from blocklaws.report import CaseResult
 from blocklaws.report_files import ReportFiles, complain, conclude
-from blocklaws.running import Run, prepare
+from blocklaws.running import Run, prepare, processes
 from blocklaws.terminal import Terminal
 
 if TYPE_CHECKING:
     from blocklaws.kill_results import Matrix
 
 __all__ = ["faults_and_show", "quiet_stdout", "verify_and_show"]
-
-INTERRUPTED = 130
 
 
 @contextlib.contextmanager
@@ -36,30 +36,23 @@ def quiet_stdout() -> Iterator[None]:
         yield
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where cases run."""
-
-    workers: int = 1
-    executor: Executor | None = None
-
-
 def verify_and_show(backends: list[str], *, workers: int, scheduler: str | None, **options: Any) -> int:
     """Run where it is asked for, show, store and write; return the exit status."""
-    if scheduler is None:
-        return _verify_and_show(backends, Place(workers), **options)
-    if workers != 1:
+    if scheduler is not None and workers != 1:
         raise BlocklawsError("--workers and --scheduler exclude each other; the scheduler has its own workers")
-    from blocklaws.schedulers import scheduled
+    if scheduler is not None:
+        from blocklaws.schedulers import scheduled
 
-    with scheduled(scheduler) as executor:
-        # A process of an MPI job that was a worker has nothing to tell.
-        return 0 if executor is None else _verify_and_show(backends, Place(executor=executor), **options)
+        with scheduled(scheduler) as executor:
+            # A process of an MPI job that was a worker has nothing to tell.
+            return 0 if executor is None else _verify_and_show(backends, executor, **options)
+    with contextlib.nullcontext(None) if workers == 1 else processes(workers) as executor:
+        return _verify_and_show(backends, executor, **options)
 
 
 def _verify_and_show(
     backends: list[str],
-    place: Place,
+    executor: Executor | None,
     *,
     json_file: Path | None,
     html_file: Path | None,
@@ -69,35 +62,58 @@ def _verify_and_show(
     quiet: bool,
     verbose: bool,
     no_progress: bool,
+    max_time: str | None,
+    until_failure: bool,
+    resume_file: Path | None,
     **request: Any,
 ) -> int:
+    limits = Limits(until_failure, None if max_time is None else time.monotonic() + seconds_of(max_time))
     if quiet and verbose:
         raise BlocklawsError("--quiet and --verbose exclude each other; leave one out")
+    if until_failure and request["shard"] is not None:
+        raise BlocklawsError("--until-failure and --shard exclude each other: each shard would end with another seed")
     files = ReportFiles(json_file, html_file, junit_file, markdown_file, badge_file)
-    files.check()
+    files.check(resume_file)
     terminal = Terminal(quiet=quiet, verbose=verbose, progress=not no_progress)
     with quiet_stdout():
         run = prepare(backends, **request)
-    terminal.header(run)
-    report, why_ended = _run(run, place, terminal)
-    if why_ended and not report.cases:
-        raise BlocklawsError(why_ended)
-    status = (2 if why_ended else INTERRUPTED) if report.not_run else report.exit_status
-    return conclude(report, terminal, files, status, [why_ended])
+    with contextlib.nullcontext() if resume_file is None else _journal(resume_file, run, limits) as journal:
+        terminal.header(run)
+        done = campaign(run, executor, limits, journal, _watched(terminal, limits, journal), terminal.seed)
+        if done.why and not done.report.cases:
+            raise BlocklawsError(done.why)
+        return conclude(
+            done.report, terminal, files, done.status, [done.why], unwritten=bool(journal and journal.problem)
+        )
 
 
-def _run(run: Run, place: Place, terminal: Terminal) -> tuple[Report, str]:
-    """Return the report of the cases that are done, and why that is not all of them; empty for an interrupt."""
-    results = {}
-    why_ended = ""
-    with terminal.progress(run.cases, run.numbers) as advance, contextlib.suppress(KeyboardInterrupt), quiet_stdout():
-        try:
-            for number, found in run.results(place.workers, place.executor):
-                results[number] = found
-                advance(number, found)
-        except BlocklawsError as error:
-            why_ended = str(error)
-    return run.report(results), why_ended
+def _journal(file: Path, run: Run, limits: Limits) -> Journal:
+    return Journal(file, run, fixed_by(run, until_failure=limits.until_failure))
+
+
+def _watched(
+    terminal: Terminal, limits: Limits, journal: Journal | None
+) -> Callable[[Run], contextlib.AbstractContextManager[Callable[[int, list[CaseResult]], None]]]:
+    """Return what shows the cases of a seed as they are done, and at once that the journal cannot be written to."""
+    complained = False
+
+    @contextlib.contextmanager
+    def watch(run: Run) -> Iterator[Callable[[int, list[CaseResult]], None]]:
+        with (
+            terminal.progress(run.cases, run.numbers, groups_told=not limits.until_failure) as advance,
+            quiet_stdout(),
+        ):
+
+            def case(number: int, results: list[CaseResult]) -> None:
+                nonlocal complained
+                advance(number, results)
+                if journal is not None and journal.problem and not complained:
+                    complained = True
+                    complain([f"{journal.problem}; the run goes on without it"])
+
+            yield case
+
+    return watch
 
 
 def faults_and_show(

@@ -8,6 +8,7 @@ other. Must not: know an engine that brings executors.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Container, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
 from typing import TYPE_CHECKING, Any
@@ -20,34 +21,19 @@ if TYPE_CHECKING:
     from blocklaws.report import CaseResult
     from blocklaws.running import Run
 
-__all__ = ["run_in_processes", "run_on_executor"]
+__all__ = ["run_on_executor"]
 
 
-def run_in_processes(run: Run, workers: int, done: Container[int] = ()) -> Iterator[tuple[int, list[CaseResult]]]:
-    """Yield (number of the case, its results) as the cases are done, on processes of this machine.
-
-    Raises:
-        BlocklawsError: a backend or the spec was given as an object, which another process cannot find.
-    """
-
-    def group(job: object, number: int, *rest: object) -> tuple[str, str, str]:
-        case = run.cases[number]
-        return case.subject.name, case.kind.name, case.dtype
-
-    processes = Processes(workers, group)
-    try:
-        yield from run_on_executor(run, processes, done)
-    finally:
-        processes.kill()
-
-
-def run_on_executor(run: Run, executor: Executor, done: Container[int] = ()) -> Iterator[tuple[int, list[CaseResult]]]:
+def run_on_executor(
+    run: Run, executor: Executor, done: Container[int] = (), until: float | None = None
+) -> Iterator[tuple[int, list[CaseResult]]]:
     """Yield (number of the case, its results) as the cases are done, on an executor that somebody else shuts down.
 
     Args:
         run: the run.
         executor: where.
         done: the numbers of cases that are left out.
+        until: when to stop, by the monotonic clock.
 
     Raises:
         BlocklawsError: a backend or the spec was given as an object; a worker plans another run, or cannot work; the
@@ -58,23 +44,30 @@ def run_on_executor(run: Run, executor: Executor, done: Container[int] = ()) -> 
 
     def submit(number: int) -> Future[Any]:
         case = run.cases[number]
-        return executor.submit(check, job, number, case.id, run.known.prepared(case).shrink)
+        given = (job, number, case.id, run.known.prepared(case).shrink)
+        if isinstance(executor, Processes):
+            return executor.submit_in((case.subject.name, case.kind.name, case.dtype), check, *given)
+        return executor.submit(check, *given)
 
     try:
         for number in run.numbers:
             if number not in done:
                 numbers[submit(number)] = number
         suspects = []
-        for future in as_completed(list(numbers)):
+        for future in as_completed(list(numbers), None if until is None else max(0.0, until - time.monotonic())):
             number = numbers.pop(future)
             if (found := _answer(run, number, future)) is None:
                 suspects.append(number)
             else:
                 yield number, found
         for number in suspects:
+            if until is not None and time.monotonic() > until:
+                return
             # Dask blames everything that a worker had when it ended; alone, a case answers for itself.
             found = _answer(run, number, submit(number))
             yield number, found or [_lost(run, number, "the processes that checked it ended")]
+    except TimeoutError:
+        return
     except (BrokenExecutor, RuntimeError) as error:
         # RuntimeError: it was shut down before everything was submitted.
         raise BlocklawsError(_gone(error)) from None

@@ -53,19 +53,12 @@ class _Task(NamedTuple):
 
 
 class Processes(Executor):
-    """An executor of ``workers`` processes, begun when they are needed.
+    """An executor of ``workers`` processes, begun when they are needed."""
 
-    Args:
-        workers: how many.
-        together: from the arguments of a task to its group; a process takes a group's tasks one after the other, as
-            far as that leaves no other process without work: they share what was compiled for the first of them.
-    """
-
-    def __init__(self, workers: int, together: Callable[..., Hashable] = lambda *_, **__: None) -> None:
+    def __init__(self, workers: int) -> None:
         if workers < 1:
             raise BlocklawsError(f"workers={workers} must be a positive number")
         self._workers = workers
-        self._together = together
         self._queue = Queue()
         self._changed = threading.Condition()
         self._closed = self._killed = False
@@ -74,11 +67,19 @@ class Processes(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Put a task into the queue; ``fn`` and its arguments are pickled when its turn comes."""
+        return self.submit_in(None, fn, *args, **kwargs)
+
+    def submit_in(self, group: Hashable, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Put a task into the queue of its group.
+
+        A process takes a group's tasks one after the other, as far as that leaves no other process without work: they
+        share what was compiled for the first of them.
+        """
         future: Future[Any] = Future()
         with self._changed:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._queue.add(self._together(*args, **kwargs), _Task(future, (fn, args, kwargs)))
+            self._queue.add(group, _Task(future, (fn, args, kwargs)))
             if len(self._threads) < self._workers:
                 number = len(self._threads)
                 self._threads.append(threading.Thread(target=self._serve, args=(number,), daemon=True))

@@ -258,6 +258,8 @@ class Report:
     """How many cases an interrupt left out."""
     shard: Mapping[str, Any] | None = None
     """Which part of a run this is of, with what `merge` must know of the whole; None for a whole run."""
+    campaign: Mapping[str, Any] | None = None
+    """Of a run until something fails: the ``first`` seed, how many ``held`` after it, and on how many ``examples``."""
 
     @property
     def summary(self) -> dict[str, int]:
@@ -303,4 +305,5 @@ class Report:
             "not_run": self.not_run,
             "summary": self.summary,
             **({"shard": dict(self.shard)} if self.shard is not None else {}),
+            **({"campaign": dict(self.campaign)} if self.campaign is not None else {}),
         }

@@ -48,7 +48,13 @@ class ReportFiles:
 
 
 def conclude(
-    report: Report, terminal: Terminal, files: ReportFiles, status: int, problems: Iterable[str | None] = ()
+    report: Report,
+    terminal: Terminal,
+    files: ReportFiles,
+    status: int,
+    problems: Iterable[str | None] = (),
+    *,
+    unwritten: bool = False,
 ) -> int:
     """Store the failures, write the files, show the report; return the exit status.
 
@@ -58,16 +64,16 @@ def conclude(
         files: where it is written to.
         status: the exit status, if the files can be written.
         problems: what else is to be complained of.
+        unwritten: whether another file could not be written, of which the user knows.
     """
     not_stored = store_failures(report)
-    unwritten = files.write(report, status)
+    left_out = files.write(report, status)
     why = meaning(status, report)
-    problems = [problem for problem in problems if problem]
-    if (unwritten or problems) and status == 0:
+    if (left_out or unwritten) and status == 0:
         status, why = 2, "everything that was checked holds, but a file could not be written"
     replays = {case.id: verify_command(case) for case in report.failures} if not_stored else {}
     terminal.report(report, replays, status, why)
-    complain([not_stored, *unwritten, *problems])
+    complain([not_stored, *left_out, *problems])
     return status
 
 

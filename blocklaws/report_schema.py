@@ -208,6 +208,15 @@ _VERIFY["properties"]["shard"] = _object(
     description="which part of a run this is of; `blocklaws merge` joins them",
 )
 
+_VERIFY["properties"]["campaign"] = _object(
+    {
+        "first": {**_COUNT, "description": "the first seed"},
+        "held": {**_COUNT, "description": "with how many seeds, from the first on, everything that was checked held"},
+        "examples": {**_COUNT, "description": "how many examples that were"},
+    },
+    description="what a run until something fails has behind it; the cases are those of one seed",
+)
+
 _FAULT = _object(
     {
         "fault": _NAME,

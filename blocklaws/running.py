@@ -6,6 +6,7 @@ order of the plan, on one process or many. Must not: print.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -34,7 +35,7 @@ from blocklaws.subjects import Subject
 from blocklaws.surroundings import Surroundings
 from blocklaws.versions import versions_of
 
-__all__ = ["Run", "make_report", "prepare", "resolve", "run_case", "run_cases", "verify"]
+__all__ = ["Run", "make_report", "prepare", "processes", "resolve", "run_case", "run_cases", "verify"]
 
 Progress = Callable[[int, int, CaseResult], None]
 
@@ -150,26 +151,37 @@ class Run:
         """Name -> version of what the run stands on."""
         return versions_of(subject.backend for subject in self.subjects)
 
+    def with_seed(self, seed: int) -> Run:
+        """Return the same run with another seed."""
+        return dataclasses.replace(
+            self, request={**self.request, "seed": seed}, choice=dataclasses.replace(self.choice, seed=seed),
+            cases=tuple(dataclasses.replace(case, seed=seed) for case in self.cases),
+        )  # fmt: skip
+
     def results(
-        self, workers: int = 1, executor: Executor | None = None, done: Container[int] = ()
+        self, executor: Executor | None = None, done: Container[int] = (), until: float | None = None
     ) -> Iterator[tuple[int, list[CaseResult]]]:
-        """Yield (number of the case, its results) as the cases are done, but for those that are in ``done``.
+        """Yield (number of the case, its results) as the cases are done.
+
+        Args:
+            executor: where; in this process where there is none.
+            done: the numbers of cases that are left out.
+            until: when to begin no further case, by the monotonic clock.
 
         Raises:
-            BlocklawsError: with several workers or an executor, when a backend or the spec was given as an object.
+            BlocklawsError: with an executor, when a backend or the spec was given as an object.
         """
         if executor is not None:
             from blocklaws.parallel import run_on_executor
 
-            yield from run_on_executor(self, executor, done)
-        elif workers != 1:
-            from blocklaws.parallel import run_in_processes
-
-            yield from run_in_processes(self, workers, done)
-        else:
-            left = [number for number in self.numbers if number not in done]
-            found = run_cases([self.cases[number] for number in left], self.known, self.spec_file)
-            yield from zip(left, found, strict=True)
+            yield from run_on_executor(self, executor, done, until)
+            return
+        left = [number for number in self.numbers if number not in done]
+        found = run_cases([self.cases[number] for number in left], self.known, self.spec_file)
+        for number in left:
+            if until is not None and time.monotonic() > until:
+                return
+            yield number, next(found)
 
     def report(self, results: Mapping[int, Sequence[CaseResult]]) -> Report:
         """Return the report of the finished cases, by their numbers; it says how many were not run."""
@@ -296,12 +308,25 @@ def verify(
         device=device, known_failures=known_failures, isolate=isolate, shard=shard, timings=timings,
     )  # fmt: skip
     results = {}
-    for number, found in run.results(workers, executor):
-        results[number] = found
-        if progress is not None:
-            for result in found:
-                progress(len(results), len(run.numbers), result)
+    with contextlib.nullcontext(executor) if workers == 1 else processes(workers) as place:
+        for number, found in run.results(place):
+            results[number] = found
+            if progress is not None:
+                for result in found:
+                    progress(len(results), len(run.numbers), result)
     return run.report(results)
+
+
+@contextlib.contextmanager
+def processes(workers: int) -> Iterator[Executor]:
+    """Give an executor of processes of this machine, and end them."""
+    from blocklaws.processes import Processes
+
+    executor = Processes(workers)
+    try:
+        yield executor
+    finally:
+        executor.kill()
 
 
 def make_report(

@@ -152,9 +152,24 @@ class Terminal:
 
             yield count
 
+    def seed(self, report: Report) -> None:
+        """Say that all cases of one seed are done, and none failed."""
+        if not self.quiet:
+            seconds = sum(case.seconds for case in report.cases)
+            text = Text(f"  seed {report.seed}  ").append_text(verdicts(report.cases))
+            self.line(text.append(f", {seconds:.1f} s", "dim"))
+
     @contextlib.contextmanager
-    def progress(self, cases: Sequence[Case], numbers: range) -> Iterator[Callable[[int, Sequence[CaseResult]], None]]:
-        """Give a function to be called with the number of each case and its results as it is done."""
+    def progress(
+        self, cases: Sequence[Case], numbers: range, *, groups_told: bool = True
+    ) -> Iterator[Callable[[int, Sequence[CaseResult]], None]]:
+        """Give a function to be called with the number of each case and its results as it is done.
+
+        Args:
+            cases: of the whole run.
+            numbers: which of them this run checks.
+            groups_told: whether a line is printed for each backend and block as it is done.
+        """
         groups = [(case.subject.name, case.kind.name) for case in cases]
         left = Counter(groups[number] for number in numbers)
         found: dict[tuple[str, str], list[CaseResult]] = {}
@@ -170,7 +185,7 @@ class Terminal:
                 group = groups[number]
                 found.setdefault(group, []).extend(results)
                 left[group] -= 1
-                if not left[group]:
+                if not left[group] and groups_told:
                     self._group(group, widths, found[group])
                 if count is not None:
                     # The case after this one is under way, unless several processes share the work.
@@ -290,6 +305,11 @@ class Terminal:
             if "compilations" in backend
         )
         self.prose(f"{_count(len(report.cases), 'case')}: {counts}{expected}, in {seconds:.1f} s{compiled}")
+        if report.campaign is not None and (held := report.campaign["held"]):
+            first = report.campaign["first"]
+            seeds = f"seed {first}" if held == 1 else f"seeds {first} to {first + held - 1}"
+            examples = _count(report.campaign["examples"], "example")
+            self.prose(f"with the {seeds} everything that was checked held, on {examples}")
         self.prose(f"exit status {status}: {why}", "green" if status == 0 else "bold red")
 
 
