@@ -156,7 +156,18 @@ def _profile(default: str) -> Callable[[Any], Any]:
     "--known-failures", metavar="FILE", help="A YAML file of failures that are expected, each with its reason."
 )
 @_options(_workers, _scheduler, _json, _html)
-@click.option("--isolate", is_flag=True, help="Run each backend in a process of its own.")
+@click.option(
+    "--isolate/--no-isolate",
+    default=None,
+    help="Each backend in a walled process of its own, or in none; unasked, others' code runs in one without a wall.",
+)
+@click.option(
+    "--time-limit",
+    type=float,
+    metavar="SECONDS",
+    help="For a call in such a process (30; first calls four times that).",
+)
+@click.option("--memory-limit", type=int, metavar="MIB", help="For such a process (8192).")
 @click.option("--shard", metavar="I/N", help="Only the I-th of N parts of the run, for `merge`.")
 @click.option(
     "--timings",

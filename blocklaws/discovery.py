@@ -19,7 +19,7 @@ from typing import Any
 from blocklaws.errors import BackendError, BlocklawsError, did_you_mean, missing_module
 from blocklaws.subjects import Subject
 
-__all__ = ["find_measurement", "find_property", "find_search", "find_subjects", "registered"]
+__all__ = ["find_measurement", "find_property", "find_search", "find_subjects", "is_own", "registered"]
 
 
 @functools.cache
@@ -65,6 +65,12 @@ def find_subjects(name: str) -> list[Subject]:
             raise BackendError(f"backend {name!r}: {module_name} has no attribute {part!r}{did_you_mean(part, public)}")
         target = getattr(target, part)
     return [Subject(target, name)]
+
+
+def is_own(name: str) -> bool:
+    """Whether a name stands for one of blocklaws' own adapters, which are tested to keep to themselves."""
+    point = registered("backends").get(name)
+    return (name if point is None else point.value).startswith("blocklaws.backends.")
 
 
 def find_property(name: str) -> Any:

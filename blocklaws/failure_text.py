@@ -123,7 +123,10 @@ def run_command(request: Mapping[str, Any]) -> str:
         ("--shard", request.get("shard")), ("--timings", request.get("timings")),
     )  # fmt: skip
     words += [word for option, value in files if value for word in (option, str(value))]
-    return shlex.join(words + ["--isolate"] * bool(request["isolate"]))
+    words += {True: ["--isolate"], False: ["--no-isolate"], None: []}[request["isolate"]]
+    limits = (("--time-limit", request["time_limit"]), ("--memory-limit", request["memory_limit"]))
+    words += [word for option, value in limits if value is not None for word in (option, f"{value:g}")]
+    return shlex.join(words)
 
 
 def is_named(result: CaseResult) -> bool:

@@ -24,6 +24,7 @@ from blocklaws.errors import BackendError
 from blocklaws.isolation_process import Limits, WorkerEnded, WorkerProcess
 from blocklaws.isolation_wire import Message, Packer, WireError, unpack
 from blocklaws.subjects import Subject
+from blocklaws.surroundings import left_elsewhere
 
 __all__ = ["IsolatedBackend", "Limits", "isolated"]
 
@@ -35,10 +36,10 @@ class IsolatedBackend:
         BackendError: the worker cannot find the backend, or ends while it looks.
     """
 
-    isolated = True
-
-    def __init__(self, label: str, device: str | None, limits: Limits, variant: int = 0) -> None:
+    def __init__(self, label: str, device: str | None, limits: Limits, variant: int = 0, *, wall: bool = True) -> None:
         self._label, self._device, self._limits, self._variant = label, device, limits, variant
+        #: Whether its process refuses to import what could tell an answer; a guarded one only bounds time and memory.
+        self.isolated = wall
         self._process: WorkerProcess | None = None
         self._timeouts = 0
         self._refusals: dict[BlockConfig, str | None] = {}
@@ -61,7 +62,7 @@ class IsolatedBackend:
             raise BackendError(f"backend {label!r}: its process described itself wrongly: {error}") from None
 
     def _start(self) -> dict[str, Any]:
-        self._process = WorkerProcess(self._limits)
+        self._process = WorkerProcess(self._limits, echo=not self.isolated)
         self._kept.clear()
         self.released.clear()
         self.generation += 1
@@ -70,6 +71,7 @@ class IsolatedBackend:
             "label": self._label,
             "device": self._device,
             "variant": self._variant,
+            "wall": self.isolated,
             "path": list(sys.path),
         }
         try:
@@ -133,6 +135,8 @@ class IsolatedBackend:
         return self._limits.call_seconds if key in self._process.seen else self._limits.first_seconds
 
     def _apply(self, answer: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer) -> None:
+        if left := answer.get("left"):
+            left_elsewhere(str(left)[:1000])
         for number, described in answer.get("changed", ()):
             ours, theirs = packer.buffers[number], unpack(described, buffers)
             if theirs.shape == ours.shape and theirs.dtype == np.uint8:
@@ -307,13 +311,17 @@ class RemoteBlock:
             raise self._backend.wrong_answer("forward_cached", error) from None
 
 
-def isolated(label: str, device: str | None = None, limits: Limits | None = None) -> list[Subject]:
+def isolated(
+    label: str, device: str | None = None, limits: Limits | None = None, *, wall: bool = True
+) -> list[Subject]:
     """Return what a name stands for, each backend in a process of its own.
 
     Args:
         label: a registered name, ``module:attribute``, ``file.py:attribute`` or a mapping file.
         device: where torch and jax compute.
         limits: the time and the memory that a worker may take.
+        wall: whether the process refuses to import other backends, the spec and what judges, and keeps what it prints
+            to itself; without, only its time and memory are bounded.
 
     Raises:
         BackendError: it cannot be found, or this system cannot isolate.
@@ -321,6 +329,8 @@ def isolated(label: str, device: str | None = None, limits: Limits | None = None
     if not hasattr(os, "killpg"):
         raise BackendError(f"backend {label!r}: isolation needs a POSIX system; leave --isolate out")
     limits = limits or Limits()
-    first = IsolatedBackend(label, device, limits)
-    others = (IsolatedBackend(label, device, limits, variant) for variant in range(1, len(first.descriptions)))
+    first = IsolatedBackend(label, device, limits, wall=wall)
+    others = (
+        IsolatedBackend(label, device, limits, variant, wall=wall) for variant in range(1, len(first.descriptions))
+    )
     return [Subject(backend, label) for backend in (first, *others)]

@@ -27,8 +27,8 @@ from blocklaws.isolation_wire import Message, WireError, receive, send
 __all__ = ["Limits", "WorkerEnded", "WorkerProcess"]
 
 _MIB = 2**20
-# How much of what a worker printed is kept, and how much of that an error shows.
-_OUTPUT, _SHOWN = 4096, 300
+# How much of what a worker printed is kept, how much of that an error shows, and how much is handed on as it comes.
+_OUTPUT, _SHOWN, _ECHOED = 4096, 300, 65_536
 # How often a worker that has not answered is looked at.
 _SLICE = 0.05
 
@@ -82,9 +82,10 @@ def _end(process: subprocess.Popen[bytes], connection: socket.socket, printed: i
 class WorkerProcess:
     """One worker process, and the conversation with it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, echo: bool = False) -> None:
         self._limits = limits
         self._output = b""
+        self._echo = _ECHOED if echo else 0
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         try:
@@ -158,6 +159,10 @@ class WorkerProcess:
             self._poll.unregister(self._printed)
             return False
         self._output = (self._output + printed)[-_OUTPUT:]
+        if self._echo:
+            shown, self._echo = printed[: self._echo], max(0, self._echo - len(printed))
+            more = "" if self._echo else "\n(the backend prints more than is shown)\n"
+            sys.stderr.write(shown.decode(errors="replace") + more)
         return True
 
     def _resident_mib(self) -> int:

@@ -1,8 +1,8 @@
 """The worker of `blocklaws.isolation`: it finds one backend, calls it as it is told, and answers with what came back.
 
-Must hold: this process holds no reference and no expected value, and refuses to import them; every call is answered
-once, whatever the backend raises; what a call changed besides its answer (its input, its parameters, an array
-returned before) is part of the answer. Must not: judge, or read a spec.
+Must hold: this process holds no reference and no expected value, and behind a wall refuses to import them; every call
+is answered once, whatever the backend raises; what a call changed besides its answer (its input, its parameters, an
+array returned before) is part of the answer. Must not: judge, or read a spec.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from blocklaws.discovery import find_subjects, registered
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.isolation_wire import Packer, WireError, receive, send, span, unpack
 from blocklaws.subjects import Subject
+from blocklaws.surroundings import Surroundings
 from blocklaws.worlds import World
 
 __all__ = ["main"]
@@ -40,6 +41,7 @@ _OPEN = (
     "isolation_worker",
     "specification",
     "subjects",
+    "surroundings",
     "worlds",
 )
 
@@ -95,6 +97,7 @@ class _Worker:
             self._blocks.pop(number, None)
             self._caches.pop(number, None)
         before = [buffer.copy() for buffer in buffers]
+        surroundings = Surroundings()
         try:
             answer = _CALLS[header["call"]](self, header, buffers, packer)
         except BlockRaised as error:
@@ -106,13 +109,16 @@ class _Worker:
         except KeyboardInterrupt as error:
             # No interrupt of the user's reaches a process of another session: the backend raised it.
             answer = {"raised": [header["call"], str(_raised(header["call"], error))]}
+        if (left := surroundings.restored()) and header["call"] != "start":
+            answer["left"] = left
         self._tell_changes(answer, packer, before, buffers, header.get("block"))
         return answer, packer
 
     def start(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer) -> dict[str, Any]:
         """Find the backend and describe what its name stands for."""
         sys.path += [folder for folder in header["path"] if folder not in sys.path]
-        sys.meta_path.insert(0, _Wall(_own_package(header["label"])))
+        if header["wall"]:
+            sys.meta_path.insert(0, _Wall(_own_package(header["label"])))
         subjects = find_subjects(header["label"])
         if header["device"]:
             subjects = [subject.with_device(header["device"]) for subject in subjects]

@@ -53,7 +53,7 @@ def fixed_by(run: Run, **options: Any) -> dict[str, Any]:
         "versions": {"blocklaws": blocklaws.__version__, **run.versions},
         "cases": plan_digest([run.cases[number] for number in run.numbers]),
         "devices": [subject.device for subject in run.subjects],
-        "isolate": run.request["isolate"],
+        "isolated": [run.request[name] for name in ("isolate", "time_limit", "memory_limit")],
         "files": {name: _digest(name) for name in (*(s.label for s in run.subjects), *([str(known)] if known else []))},
         **options,
     }

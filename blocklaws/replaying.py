@@ -44,7 +44,7 @@ def examine(
     spec: Any = None,
     device: str | None = None,
     name: str | None = None,
-    isolate: bool = False,
+    isolate: bool | None = None,
     world: SavedWorld | None = None,
 ) -> CaseResult:
     """Examine one example of one case, and return its result.
@@ -56,7 +56,7 @@ def examine(
         spec: a spec file, a loaded spec, or None for the built-in one.
         device: where torch and jax compute.
         name: which backend is meant, where a mapping file stands for several.
-        isolate: whether the backend runs in a process of its own, as it did when it failed.
+        isolate: as in `blocklaws.verify`: how it ran when it failed.
         world: arrays to take instead of those that the example's recipe gives.
 
     Raises:
@@ -110,7 +110,7 @@ def _prepared(
     spec: Any = None,
     device: str | None = None,
     name: str | None = None,
-    isolate: bool = False,
+    isolate: bool | None = None,
 ) -> tuple[Run, Case]:
     """Return the one case that is meant, and the run that it would be a part of."""
     from blocklaws.running import prepare

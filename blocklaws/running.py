@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
+import os
 import time
 import traceback
 import warnings
@@ -16,13 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import blocklaws
 from blocklaws import tampering
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
-from blocklaws.discovery import find_search, find_subjects
+from blocklaws.discovery import find_search, find_subjects, is_own
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
@@ -35,42 +37,59 @@ from blocklaws.subjects import Subject
 from blocklaws.surroundings import Surroundings
 from blocklaws.versions import versions_of
 
+if TYPE_CHECKING:
+    from blocklaws.isolation_process import Limits
+
 __all__ = ["Run", "make_report", "prepare", "processes", "resolve", "run_case", "run_cases", "verify"]
 
 Progress = Callable[[int, int, CaseResult], None]
 
 
-def resolve(backends: Sequence[Any], device: str | None = None, isolate: bool = False) -> list[Subject]:
+def resolve(
+    backends: Sequence[Any], device: str | None = None, isolate: bool | None = False, limits: Limits | None = None
+) -> list[Subject]:
     """Return the subjects of backends given by name or as objects, on a device where one is asked for.
+
+    Args:
+        backends: names and objects, as in `verify`.
+        device: where torch and jax compute.
+        isolate: as in `verify`.
+        limits: the time and the memory of a process of its own.
 
     Raises:
         BlocklawsError: a backend cannot be found, or is to be isolated and was given as an object.
     """
-    if isolate:
-        return _isolated(backends, device)
     subjects: list[Subject] = []
     for backend in backends:
+        if isolate or (isolate is None and _guarded(backend)):
+            subjects += _isolated(backend, device, limits, wall=bool(isolate))
+            continue
         if isinstance(backend, Subject):
-            subjects.append(backend)
+            here = [backend]
         elif isinstance(backend, str):
-            subjects += find_subjects(backend)
+            here = find_subjects(backend)
         else:
             label = getattr(backend, "name", None) or getattr(backend, "__name__", None) or type(backend).__name__
-            subjects.append(Subject(backend, f"<{label}>"))  # no name that another process could find it by
-    return [subject.with_device(device) for subject in subjects] if device else subjects
+            here = [Subject(backend, f"<{label}>")]  # no name that another process could find it by
+        subjects += [subject.with_device(device) for subject in here] if device else here
+    return subjects
 
 
-def _isolated(backends: Sequence[Any], device: str | None) -> list[Subject]:
+def _guarded(backend: Any) -> bool:
+    """Whether a backend is run in a process of its own unasked: code of others may crash, exit, hang or eat memory."""
+    return isinstance(backend, str) and not is_own(backend) and hasattr(os, "killpg")
+
+
+def _isolated(backend: Any, device: str | None, limits: Limits | None, *, wall: bool) -> list[Subject]:
     from blocklaws.isolation import isolated
 
-    for backend in backends:
-        if not isinstance(backend, str):
-            raise BlocklawsError(
-                f"backend {backend!r:.100} was given as an object, which cannot be moved to another process; "
-                "to isolate "
-                "it, name it: package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
-            )
-    return [subject for backend in backends for subject in isolated(backend, device)]
+    if not isinstance(backend, str):
+        raise BlocklawsError(
+            f"backend {backend!r:.100} was given as an object, which cannot be moved to another process; "
+            "to isolate "
+            "it, name it: package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
+        )
+    return isolated(backend, device, limits, wall=wall)
 
 
 def run_case(case: Case, property: Property, spec_file: str = "") -> list[CaseResult]:
@@ -219,7 +238,9 @@ def prepare(
     seed: int = 0,
     device: str | None = None,
     known_failures: str | Path | None = None,
-    isolate: bool = False,
+    isolate: bool | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
     shard: str | None = None,
     timings: str | Path | None = None,
     spec_files: Mapping[str, bytes] | None = None,
@@ -232,7 +253,8 @@ def prepare(
     request = {
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
         "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
-        "known_failures": known_failures, "isolate": isolate, "shard": shard, "timings": timings,
+        "known_failures": known_failures, "isolate": isolate, "time_limit": time_limit, "memory_limit": memory_limit,
+        "shard": shard, "timings": timings,
     }  # fmt: skip
     part = None if shard is None else Shard.parse(shard)
     if timings is not None and part is None:
@@ -244,7 +266,7 @@ def prepare(
         tampering.end()
     else:
         _watch_the_harness(loaded)
-    subjects = resolve(backends, device, isolate)
+    subjects = resolve(backends, device, isolate, _limits(time_limit, memory_limit))
     if replaced := tampering.found():
         raise BlocklawsError(f"while a backend was loaded: {replaced}")
     if not subjects:
@@ -254,6 +276,22 @@ def prepare(
     spec_file = "" if spec is None or isinstance(spec, Specification) else str(spec)
     numbers = range(len(cases)) if part is None else split(costs(cases, timings), part.of)[part.number - 1]
     return Run(request, loaded, tuple(subjects), choice, tuple(cases), known, spec_file, numbers, part)
+
+
+def _limits(time_limit: float | None, memory_limit: int | None) -> Limits:
+    from blocklaws.isolation_process import Limits
+
+    limits = Limits()
+    if time_limit is not None:
+        if not 0 < time_limit < math.inf:
+            raise BlocklawsError(f"time_limit={time_limit!r} must be a positive number of seconds")
+        longer = limits.first_seconds / limits.call_seconds  # frameworks compile in a first call
+        limits = dataclasses.replace(limits, call_seconds=time_limit, first_seconds=longer * time_limit)
+    if memory_limit is not None:
+        if memory_limit < 1:
+            raise BlocklawsError(f"memory_limit={memory_limit!r} must be a positive number of MiB")
+        limits = dataclasses.replace(limits, memory_mib=memory_limit)
+    return limits
 
 
 def _watch_the_harness(spec: Specification) -> None:
@@ -275,7 +313,9 @@ def verify(
     known_failures: str | Path | None = None,
     workers: int = 1,
     executor: Executor | None = None,
-    isolate: bool = False,
+    isolate: bool | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
     shard: str | None = None,
     timings: str | Path | None = None,
     progress: Progress | None = None,
@@ -293,7 +333,11 @@ def verify(
         workers: how many processes; more than one needs backends and a spec that are named, not given as objects.
         executor: instead of workers, any executor of the kind of `concurrent.futures`: of Dask, of mpi4py, a pool. It
             is left as it is, and the same is needed of backends and spec.
-        isolate: whether each backend runs in a process of its own, with a bound on its time and memory.
+        isolate: whether each backend runs in a process of its own, with a bound on its time and memory, which refuses
+            to import what could tell an answer. None: those that are named and not blocklaws' own do, without the
+            refusals; objects and blocklaws' own adapters are called here.
+        time_limit: seconds for a call in a process of its own (30); a first call of its kind has four times as long.
+        memory_limit: MiB of memory for such a process (8192).
         shard: which part of the run, such as ``2/4``; `blocklaws merge` joins their reports.
         timings: a report with the times by which the shards are made equal; the number of examples otherwise.
         progress: called after each case with the number of finished cases, the number of cases, and the result.
@@ -305,7 +349,8 @@ def verify(
         raise BlocklawsError(f"workers={workers} and an executor exclude each other: the executor has its own workers")
     run = prepare(
         backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
-        device=device, known_failures=known_failures, isolate=isolate, shard=shard, timings=timings,
+        device=device, known_failures=known_failures, isolate=isolate, time_limit=time_limit,
+        memory_limit=memory_limit, shard=shard, timings=timings,
     )  # fmt: skip
     results = {}
     with contextlib.nullcontext(executor) if workers == 1 else processes(workers) as place:

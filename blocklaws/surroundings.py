@@ -2,8 +2,9 @@
 
 Must hold: a change that a backend leaves behind (NumPy's error state and global random state, the working
 directory, the default dtype of a framework that it has loaded) is put back, so that it spoils no other case, and is
-told. Python's own random state is put back too, and not told: run-time type checkers draw from it. Must not: mind
-what a backend changes and puts back itself, or threads that it keeps.
+told. Python's own random state is put back too, and not told: run-time type checkers draw from it. A worker process
+looks at its own, and what it found is told here (`left_elsewhere`). Must not: mind what a backend changes and puts back
+itself, or threads that it keeps.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
-__all__ = ["Surroundings"]
+__all__ = ["Surroundings", "left_elsewhere"]
 
 
 # The state of NumPy's global generator, 624 words and a position. `numpy.random.get_state` takes twenty times as long,
@@ -79,10 +80,20 @@ _DRAWN_BY_IMPORTS = "NumPy's global random state"
 _TOO_LONG = 120
 
 
+# What worker processes found since the last look.
+_ELSEWHERE: dict[str, None] = {}
+
+
+def left_elsewhere(sentence: str) -> None:
+    """Note what a backend changed in a process of its own; the next `Surroundings.restored` tells it."""
+    _ELSEWHERE[sentence] = None
+
+
 class Surroundings:
     """The shared state as it is when this is made."""
 
     def __init__(self) -> None:
+        _ELSEWHERE.clear()
         self._was = {name: read() for name, (read, _) in _SHARED.items()}
         self._modules = len(sys.modules)
         self._random = random.getstate()
@@ -95,12 +106,16 @@ class Surroundings:
             was, now = self._was[name], read()
             if now == was:
                 continue
-            if was is None:
-                self._was[name] = now  # loaded since: there was none to change
-                continue
+            if was is None:  # loaded since
+                was = sys.modules["torch"].float32
+                if now == was:
+                    continue
             put_back(was)
             if name == _DRAWN_BY_IMPORTS and len(sys.modules) > self._modules:
                 continue
             values = f" from {was} to {now}"
             changed.append(name + (values if len(values) <= _TOO_LONG else ""))
-        return f"the backend changed {', '.join(changed)}, and left it so" if changed else ""
+        here = [f"the backend changed {', '.join(changed)}, and left it so"] if changed else []
+        told = "; ".join([*here, *_ELSEWHERE])
+        _ELSEWHERE.clear()
+        return told

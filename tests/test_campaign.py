@@ -25,7 +25,7 @@ from blocklaws.errors import BlocklawsError
 from blocklaws.journal import Journal, fixed_by
 from blocklaws.running import prepare
 
-QUICK = ("--spec", "spec.yaml", "--profile", "quick")
+QUICK = ("--spec", "spec.yaml", "--profile", "quick", "--no-isolate")
 LLAMA = (*QUICK, "--block", "llama")
 Data = dict[str, Any]
 
@@ -200,7 +200,7 @@ def test_a_backend_that_was_changed_is_another_run(folder: Path) -> None:
 def test_two_runs_do_not_share_a_state(folder: Path) -> None:
     """Fails when two runs write into each other's lines."""
     arguments = (write_right(folder), *LLAMA, "--resume", "state")
-    run = prepare([arguments[0]], spec="spec.yaml", profile="quick", blocks=["llama"])
+    run = prepare([arguments[0]], spec="spec.yaml", profile="quick", blocks=["llama"], isolate=False)
     with Journal(Path("state"), run, fixed_by(run, until_failure=False)):
         done = invoke("verify", *arguments)
     assert done.exit_code == 2

@@ -193,11 +193,15 @@ UNKNOWN = "after a value there is only .shape, .ndim, .size, .dtype"
         ("identical(output)", "identical is not given its argument 'b'; it is identical(a, b)", 1),
         (
             "close(output, input, tims=2)",
-            "close has no argument 'tims' (did you mean 'times'?); it is close(a, b, times=1)",
+            "close has no argument 'tims' (did you mean 'times'?); it is close(a, b, times=1, terms=None)",
             22,
         ),
         ("finite(output, input)", "finite takes 1 positional argument, 2 were given; it is finite(x)", 1),
-        ("close(1, 2, 3, times=2)", "close is given its argument 'times' twice; it is close(a, b, times=1)", 16),
+        (
+            "close(1, 2, 3, times=2)",
+            "close is given its argument 'times' twice; it is close(a, b, times=1, terms=None)",
+            16,
+        ),
         ("T = 2", "'=' is not part of the language; write == to compare", 3),
         ("T is 2", "the word 'is' is not part of the language; use ==", 3),
         ("lambda: 1", "the word 'lambda' is not part of the language; there are no functions but the listed ones", 1),
@@ -512,6 +516,19 @@ def test_close_fails_at_ten_times_the_tolerance_and_holds_at_half() -> None:
     assert found.difference is not None
     assert found.allowed is not None
     assert found.difference == pytest.approx(10 * found.allowed, rel=0.05)
+
+
+def test_the_terms_of_a_sum_that_cancels_set_its_scale() -> None:
+    """Fails if noise of terms that cancel is refuted, or the terms of one row excuse another."""
+    terms = np.zeros_like(Y)
+    terms[0, 1] = 1000.0
+    noise = 500 * TOLERANCE.rtol
+    there, elsewhere = (changed(Y, at, float(Y[at]) + noise) for at in ((0, 1, 2), (1, 0, 2)))
+    assert not judged("close(output, input)", output=there, input=Y)
+    assert judged("close(output, input, terms=query)", output=there, input=Y, query=-terms)
+    assert not judged("close(output, input, terms=query)", output=elsewhere, input=Y, query=terms)
+    with pytest.raises(EvaluationError, match="terms have rows of"):
+        judged("close(output, input, terms=query)", output=there, input=Y, query=terms[0])
 
 
 def test_apart_begins_where_ten_times_close_ends() -> None:

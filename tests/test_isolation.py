@@ -304,12 +304,67 @@ def test_the_command_line_isolates(blocklaws, tmp_path: Path) -> None:
     assert "still in error" in again.stdout
 
 
-def test_threads_that_stay_do_not_keep_the_command(blocklaws) -> None:
-    """Fails when a backend's thread that never ends keeps a run from ending."""
+@pytest.mark.parametrize("isolate", [True, False])
+def test_threads_that_stay_do_not_keep_the_command(blocklaws, isolate: bool) -> None:
+    """Fails when a backend's thread that never ends keeps a run from ending, here or in a process of its own."""
     options = ("--block", "plain", "--profile", "quick", "--no-progress", "--invariant", "output-parity")
-    told = blocklaws("verify", f"{BREAKING}:LeavesThreads", *options, timeout=60)
+    where = () if isolate else ("--no-isolate",)
+    told = blocklaws("verify", f"{BREAKING}:LeavesThreads", *options, *where, timeout=60)
     assert told.returncode == 0
-    assert "threads of a backend still running" in told.stderr
+    assert ("threads of a backend still running" in told.stderr) == (not isolate)
+
+
+# --- guarded, which is how the code of others runs unasked ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("SegfaultsOnLongInputs", "forward ended the process (signal 11, SIGSEGV) (breaking.py:"),
+        ("Exits", "forward ended the process (exit status 3)"),
+        ("Hangs", "forward gave no answer within"),
+        ("EatsMemory", "MiB of memory, more than 300 MiB, and was ended"),
+    ],
+)
+def test_unasked_what_breaks_the_process_costs_its_own_cases(name: str, cause: str) -> None:
+    """Fails when the code of others is called in the harness's own process, or a bound is not handed on."""
+    report = blocklaws.verify(
+        f"{BREAKING}:{name}", "numpy", blocks=["llama"], dtypes=["float32"], profile="quick",
+        invariants=["output-parity"], time_limit=0.5, memory_limit=300,
+    )  # fmt: skip
+    theirs, ours = report.cases
+    assert theirs.verdict == "error"
+    assert cause in theirs.reason
+    assert theirs.counterexample is not None
+    assert ours.verdict == "holds"
+
+
+def test_unasked_there_is_no_wall(tmp_path: Path) -> None:
+    """Fails when an adapter that stands on one of ours is refused unless that was asked for."""
+    file = tmp_path / "standing.py"
+    file.write_text("from blocklaws.backends.on_numpy import NumpyBackend as Mine\n", encoding="utf-8")
+    asked: dict = {"blocks": ["plain"], "dtypes": ["float32"], "invariants": ["repeatable"], "profile": "quick"}
+    assert blocklaws.verify(f"{file}:Mine", **asked).exit_status == 0
+    with pytest.raises(blocklaws.BackendError, match="cannot be imported by an isolated backend"):
+        blocklaws.verify(f"{file}:Mine", isolate=True, **asked)
+
+
+def test_unasked_what_is_printed_is_shown_up_to_a_bound(blocklaws) -> None:
+    """Fails when a print in an adapter is lost, or megabytes of them are handed on."""
+    options = ("--block", "plain", "--profile", "quick", "--no-progress", "--invariant", "output-parity")
+    told = blocklaws("verify", f"{BREAKING}:PrintsMegabytes", *options)
+    assert told.returncode == 0
+    assert "(the backend prints more than is shown)" in told.stderr
+    assert 60_000 < len(told.stderr) < 80_000
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"), [({"time_limit": 0}, "time_limit=0"), ({"memory_limit": 0}, "memory_limit=0")]
+)
+def test_a_bound_must_be_positive(limits: dict, told: str) -> None:
+    """Fails when a bound that no call can keep is taken."""
+    with pytest.raises(blocklaws.BlocklawsError, match=f"{told} must be a positive number of"):
+        blocklaws.verify("numpy", **limits)
 
 
 # --- the wire --------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_a_process_that_dies_costs_its_own_case(folder: Path) -> None:
     wrong = write_wrong(
         folder, "import os; os._exit(7) if len(x) == 2 else None; return self.right(x, position_offset)"
     )
-    status, found, output = cases(folder, wrong, "--block", "llama", "--workers", "2")
+    status, found, output = cases(folder, wrong, "--block", "llama", "--no-isolate", "--workers", "2")
     assert status == 1
     assert [case["verdict"] for case in found] == ["error", "unchecked", "error"]
     assert {case["reason"] for case in found if case["verdict"] == "error"} == {
@@ -76,7 +76,7 @@ def test_workers_have_one_thread_each_and_leave_the_environment(folder: Path, mo
     monkeypatch.setenv("MKL_NUM_THREADS", "2")
     change = "import os; raise ValueError([os.environ.get(name) for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS')])"
     before = dict(os.environ)
-    _, found, _ = cases(folder, write_wrong(folder, change), "--block", "llama", "--workers", "2")
+    _, found, _ = cases(folder, write_wrong(folder, change), "--block", "llama", "--no-isolate", "--workers", "2")
     assert found[0]["reason"].startswith("forward raised ValueError: ['1', '2'] ")
     assert {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} == {
         name: value for name, value in before.items() if not name.startswith("PYTEST")
@@ -109,9 +109,9 @@ def test_a_process_that_somebody_kills_costs_nothing(folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.right(x, position_offset)"""
     wrong = write_wrong(folder, once)
-    several = cases(folder, wrong, "--block", "llama", "--workers", "2")
+    several = cases(folder, wrong, "--block", "llama", "--no-isolate", "--workers", "2")
     assert (folder / "been").exists()
-    assert several[:2] == cases(folder, wrong, "--block", "llama")[:2]
+    assert several[:2] == cases(folder, wrong, "--block", "llama", "--no-isolate")[:2]
     assert several[0] == 0
 
 
@@ -205,11 +205,11 @@ def test_an_executor_that_breaks_is_one_line(folder: Path) -> None:
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor,
         pytest.raises(blocklaws.BlocklawsError, match=r"^the executor is gone \(BrokenProcessPool: .*\), and with it"),
     ):
-        blocklaws.verify(wrong, spec="spec.yaml", blocks=["llama"], executor=executor)
+        blocklaws.verify(wrong, spec="spec.yaml", blocks=["llama"], executor=executor, isolate=False)
     with ThreadPoolExecutor(1) as executor:
         pass
     with pytest.raises(blocklaws.BlocklawsError, match=r"^the executor is gone \(RuntimeError: cannot schedule new"):
-        blocklaws.verify(wrong, spec="spec.yaml", blocks=["llama"], executor=executor)
+        blocklaws.verify(wrong, spec="spec.yaml", blocks=["llama"], executor=executor, isolate=False)
     with pytest.raises(blocklaws.BlocklawsError, match="workers=2 and an executor exclude each other"):
         blocklaws.verify(wrong, workers=2, executor=executor)
 

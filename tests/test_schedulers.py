@@ -77,10 +77,10 @@ def test_a_dask_worker_that_is_killed_loses_no_case(folder: Path) -> None:
 
         killer = threading.Thread(target=kill)
         killer.start()
-        several = verified(*backends, "--scheduler", cluster.address)
+        several = verified(*backends, "--no-isolate", "--scheduler", cluster.address)
         killer.join()
         assert sorted(worker.poll() is None for worker in cluster.workers) == [False, True]
-    assert several == verified(*backends)
+    assert several == verified(*backends, "--no-isolate")
     assert several[1]["not_run"] == 0
 
 
@@ -90,7 +90,9 @@ def test_a_case_that_ends_every_worker_is_an_error_alone(folder: Path) -> None:
     crashes = write_wrong(folder, "import os; os._exit(7) if len(x) == 2 else None; return self.right(x, 0)")
     patient = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
     with dask_cluster(folder / "cluster", 2, "--nanny", **patient) as cluster:
-        status, report, complaint = verified(crashes, write_right(folder), "--scheduler", cluster.address)
+        status, report, complaint = verified(
+            crashes, write_right(folder), "--no-isolate", "--scheduler", cluster.address
+        )
     assert (status, complaint) == (1, "")
     assert {case["reason"] for case in report["cases"] if case["verdict"] == "error"} == {
         "the processes that checked it ended"
@@ -115,7 +117,9 @@ def test_a_scheduler_that_goes_leaves_what_is_known(folder: Path) -> None:
 
         going = threading.Thread(target=go)
         going.start()
-        status, report, complaint = verified(write_broken(folder), sleeps, "--scheduler", cluster.address)
+        status, report, complaint = verified(
+            write_broken(folder), sleeps, "--no-isolate", "--scheduler", cluster.address
+        )
         going.join()
     assert status == 2
     assert complaint.startswith("blocklaws: the executor is gone (CancelledError), and with it the cases it had\n")

@@ -21,7 +21,7 @@ from blocklaws.report_reading import read_report
 from blocklaws.running import prepare
 from blocklaws.sharding import Shard, split
 
-QUICK = ("--spec", "spec.yaml", "--profile", "quick")
+QUICK = ("--spec", "spec.yaml", "--profile", "quick", "--no-isolate")
 Data = dict[str, Any]
 
 
@@ -133,7 +133,7 @@ def test_the_merged_report_is_that_of_the_whole_run(folder: Path) -> None:
     assert len(read("merged.json")["stale_known_failures"]) > 4
     assert read_report("shard-1.json").data["shard"]["of"] == 4
     # What a shard says repeats the shard.
-    assert read("shard-2.json")["command"].endswith("--known-failures known.yaml --shard 2/4")
+    assert read("shard-2.json")["command"].endswith("--known-failures known.yaml --shard 2/4 --no-isolate")
 
 
 def test_a_shard_of_which_nothing_can_be_checked_does_not_fail(folder: Path) -> None:

@@ -104,16 +104,18 @@ def _identical(context: Context, a: Value, b: Value) -> Judgement:
 
 
 @function(weight=4)
-def close(context: Context, a: Value, b: Value, times: Value = 1) -> Judgement:
+def close(context: Context, a: Value, b: Value, times: Value = 1, terms: Value = None) -> Judgement:
     """``|a - b| <= times (atol + rtol r)``, ``r`` the largest finite magnitude of the two rows (along the last axis).
 
-    ``atol`` and ``rtol`` are those of the dtype under test, in ``spec/tolerances.yaml``.
+    ``atol`` and ``rtol`` are those of the dtype under test, in ``spec/tolerances.yaml``. Where values are sums that may
+    cancel to nothing, ``terms`` gives the magnitudes that were added: ``r`` is not less than the largest in its row.
 
     >>> show("close(output, input + input * 1.0000001)")
     holds: close(output, input + input * 1.0000001)
     """
     factor = _factor(times)
-    return _each(context, lambda c, x, y: _close(c, x, y, factor), False, a, b)
+    least = None if terms is None else _row_scale(widened(array_of(terms)))
+    return _each(context, lambda c, x, y: _close(c, x, y, factor, least), False, a, b)
 
 
 def _factor(times: Value) -> float:
@@ -126,12 +128,17 @@ def _bound(context: Context, x: Array, y: Array) -> Array:
     return context.tolerance.atol + context.tolerance.rtol * _row_scale(x, y)
 
 
-def _close(context: Context, a: Value, b: Value, factor: float) -> Judgement:
+def _close(context: Context, a: Value, b: Value, factor: float, least: Array | None) -> Judgement:
     pair = _pair(context, a, b)
     if isinstance(pair, Judgement):
         return pair
     x, y = np.broadcast_arrays(*pair)
-    return judge_elements(context, x, y, _difference(x, y), factor * _bound(context, x, y))
+    bound = _bound(context, x, y)
+    if least is not None:
+        if least.shape != bound.shape:
+            raise EvaluationError(f"terms have rows of {least.shape[:-1]}, and what is compared of {bound.shape[:-1]}")
+        bound = np.maximum(bound, context.tolerance.atol + context.tolerance.rtol * least)
+    return judge_elements(context, x, y, _difference(x, y), factor * bound)
 
 
 @function(weight=4)

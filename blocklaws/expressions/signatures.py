@@ -15,7 +15,7 @@ __all__ = ["GROUPS", "SIGNATURES", "Parameter", "Signature"]
 GROUPS: dict[str, str] = {
     "Judgements": """
         identical(a, b)
-        close(a, b, times=1)
+        close(a, b, times=1, terms=None)
         calibrated(candidate, reference, recipe)
         finite(x)
         differs(a, b)
