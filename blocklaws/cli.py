@@ -175,6 +175,9 @@ def _profile(default: str) -> Callable[[Any], Any]:
     metavar="FILE",
     help="A report by whose times the parts take equally long; the same for all.",
 )
+@click.option(
+    "--database", multiple=True, metavar="DIR|URL", help="Share counterexamples: a folder, redis://HOST, a report."
+)
 @click.option("--max-time", metavar="TIME", help="Begin nothing more after this time, such as 90s, 30m or 2h.")
 @click.option("--until-failure", is_flag=True, help="One seed after the other, until something fails.")
 @click.option(

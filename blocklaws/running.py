@@ -24,7 +24,7 @@ import blocklaws
 from blocklaws import tampering
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
-from blocklaws.discovery import find_search, find_subjects, is_own
+from blocklaws.discovery import check_databases, find_search, find_subjects, is_own
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
@@ -243,6 +243,7 @@ def prepare(
     memory_limit: int | None = None,
     shard: str | None = None,
     timings: str | Path | None = None,
+    database: Sequence[str] = (),
     spec_files: Mapping[str, bytes] | None = None,
 ) -> Run:
     """Plan a run; the arguments are those of `verify`, and ``spec_files`` those of `load_spec`.
@@ -254,7 +255,7 @@ def prepare(
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
         "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
         "known_failures": known_failures, "isolate": isolate, "time_limit": time_limit, "memory_limit": memory_limit,
-        "shard": shard, "timings": timings,
+        "shard": shard, "timings": timings, "database": list(database),
     }  # fmt: skip
     part = None if shard is None else Shard.parse(shard)
     if timings is not None and part is None:
@@ -273,6 +274,9 @@ def prepare(
         raise BlocklawsError("no backend was named; give at least one, such as 'numpy'")
     choice = Choice(tuple(blocks), tuple(dtypes), tuple(invariants), profile, seed)
     cases = plan(loaded, subjects, choice)
+    if database:
+        check_databases(database)
+        cases = [dataclasses.replace(case, databases=tuple(database)) for case in cases]
     spec_file = "" if spec is None or isinstance(spec, Specification) else str(spec)
     numbers = range(len(cases)) if part is None else split(costs(cases, timings), part.of)[part.number - 1]
     return Run(request, loaded, tuple(subjects), choice, tuple(cases), known, spec_file, numbers, part)
@@ -318,6 +322,7 @@ def verify(
     memory_limit: int | None = None,
     shard: str | None = None,
     timings: str | Path | None = None,
+    database: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Verify backends against a spec.
@@ -340,6 +345,8 @@ def verify(
         memory_limit: MiB of memory for such a process (8192).
         shard: which part of the run, such as ``2/4``; `blocklaws merge` joins their reports.
         timings: a report with the times by which the shards are made equal; the number of examples otherwise.
+        database: where counterexamples are shared with other runs, which are looked at first: folders, reports,
+            ``redis://HOST:PORT``; ``readonly:`` before one leaves it as it is.
         progress: called after each case with the number of finished cases, the number of cases, and the result.
 
     Raises:
@@ -350,7 +357,7 @@ def verify(
     run = prepare(
         backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
         device=device, known_failures=known_failures, isolate=isolate, time_limit=time_limit,
-        memory_limit=memory_limit, shard=shard, timings=timings,
+        memory_limit=memory_limit, shard=shard, timings=timings, database=database,
     )  # fmt: skip
     results = {}
     with contextlib.nullcontext(executor) if workers == 1 else processes(workers) as place:

@@ -1,4 +1,4 @@
-"""What tests of engines share: a Dask cluster of processes on the loopback interface, begun and ended by the test.
+"""What tests of engines share: a Dask cluster and a Redis server on the loopback interface, begun and ended by a test.
 
 Must hold: nothing is ended but what was begun here, by its process; what an engine prints is kept for a failure.
 """
@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Cluster", "dask_cluster", "until"]
+__all__ = ["Cluster", "dask_cluster", "redis_server", "until"]
 
 _HERE = ("--host", "127.0.0.1", "--no-dashboard")
 
@@ -71,3 +72,29 @@ def dask_cluster(folder: Path, workers: int = 2, *options: str, **environment: s
                 process.kill()
                 process.wait()
         log.close()
+
+
+@contextlib.contextmanager
+def redis_server(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Give the address of a Redis server that keeps nothing on disk, on a free port of the loopback interface."""
+    folder.mkdir(exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder), *options]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            until(lambda: _answers(port))
+            yield f"redis://127.0.0.1:{port}", process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True

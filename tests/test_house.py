@@ -23,7 +23,7 @@ ROOMS = {
     },
     "spec": set[str](),
     "backends": {"ml_dtypes", "numpy"},
-    "properties": {"hypothesis", "ml_dtypes", "numpy", "pytest"},
+    "properties": {"hypothesis", "ml_dtypes", "numpy", "pytest", "redis"},
 }
 
 #: adapter -> what it alone may import on top; a name in FRAMEWORKS only where importing the adapter does not import it.
@@ -49,8 +49,8 @@ FRAMEWORKS = {
     "transformers",
 }
 
-#: What runs cases elsewhere: imported by one module, when somebody names it.
-ENGINES = {"distributed", "mpi4py"}
+#: What runs cases elsewhere, or keeps their examples: imported by one module, when somebody names it.
+ENGINES = {"distributed", "mpi4py", "redis"}
 
 #: Folders at the root that are not rooms: nothing that is installed may import them.
 OTHER_FOLDERS = {"benchmarks", "docs", "examples", "tests"}
@@ -190,6 +190,7 @@ def test_spec_is_data_alone(root: Path) -> None:
         ("blocklaws/engine.py", "import typing\nif typing.TYPE_CHECKING:\n    import torch", "may import"),
         ("blocklaws/engine.py", "import distributed", "as soon as its module is"),
         ("blocklaws/engine.py", "from mpi4py import MPI", "as soon as its module is"),
+        ("properties/kind.py", "import redis", "as soon as its module is"),
         ("properties/kind.py", "from blocklaws.backends import on_numpy", "never imports"),
         ("properties/kind.py", "import blocklaws.spec", "never imports"),
         ("properties/kind.py", "import torch", "may import"),
