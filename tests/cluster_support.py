@@ -17,8 +17,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Cluster", "dask_cluster", "redis_server", "until"]
+__all__ = ["ALLOWED_MPI", "Cluster", "dask_cluster", "redis_server", "until"]
 
+#: Open MPI refuses to run as root, and more processes than cores, unless it is told that this is meant.
+ALLOWED_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}  # fmt: skip
 _HERE = ("--host", "127.0.0.1", "--no-dashboard")
 
 

@@ -7,15 +7,16 @@ every worker is an error, and no other is; an engine that cannot be used is one 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_support import dask_cluster, until
+from cluster_support import ALLOWED_MPI, dask_cluster, until
 from faces_support import invoke, write_broken, write_right, write_spec, write_wrong
 
 import blocklaws.schedulers
@@ -68,7 +69,6 @@ def test_a_dask_worker_that_is_killed_loses_no_case(folder: Path) -> None:
         time.sleep(600)"""
     backends = (write_wrong(folder, waits), write_broken(folder))
     with dask_cluster(folder / "cluster") as cluster:
-        import threading
 
         def kill() -> None:
             (been,) = [int(text) for text in [until(lambda: Path("been").exists() and Path("been").read_text())]]
@@ -113,8 +113,6 @@ def test_a_scheduler_that_goes_leaves_what_is_known(folder: Path) -> None:
                 client.cancel(list(client.futures), force=True)
                 client.shutdown()
 
-        import threading
-
         going = threading.Thread(target=go)
         going.start()
         status, report, complaint = verified(
@@ -125,6 +123,35 @@ def test_a_scheduler_that_goes_leaves_what_is_known(folder: Path) -> None:
     assert complaint.startswith("blocklaws: the executor is gone (CancelledError), and with it the cases it had\n")
     assert report["not_run"] == 3
     assert report["summary"]["violated"] == 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_what_a_cluster_has_given(folder: Path) -> None:
+    """Fails when the signal of a terminal ends in a traceback, loses what is known, or keeps a cluster busy."""
+    sleeps = write_wrong(folder, "import pathlib, time; pathlib.Path('asleep').touch(); time.sleep(600)")
+    # A test run in the background ignores the signal, and its children would too.
+    heeding = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from blocklaws.cli import main; sys.exit(main())"
+    )
+    with dask_cluster(folder / "cluster") as cluster:
+        arguments = ["verify", write_broken(folder), sleeps, *LLAMA, "--no-isolate", "--scheduler", cluster.address]
+        process = subprocess.Popen(
+            [sys.executable, "-c", heeding, *arguments, "--json", "report.json", "--resume", "state"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        until(lambda: Path("asleep").exists() and Path("state").read_bytes().count(b"\n") >= 4)
+        process.send_signal(signal.SIGINT)
+        shown, complaint = process.communicate()
+        assert (process.returncode, complaint) == (130, "")
+        assert "VIOLATED no-look-ahead: backend broken" in shown
+        left = reported()["not_run"]
+        assert 0 < left <= 3
+        assert (
+            shown.endswith(f"\nexit status 130: interrupted; {left} more cases would have been looked at\n")
+            or left == 1
+        )
+        assert Path("state").read_bytes().count(b"\n") == 1 + 6 - left
 
 
 @pytest.mark.parametrize(
@@ -180,10 +207,6 @@ def test_a_cluster_without_workers_is_one_line(folder: Path, monkeypatch: pytest
 
 MPIEXEC = shutil.which("mpiexec")
 mpi = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec; `make services` installs one on Debian, as root")
-#: Open MPI refuses to run as root, and more processes than cores, unless it is told that this is meant.
-ALLOWED = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-}  # fmt: skip
 
 
 @mpi
@@ -194,7 +217,7 @@ def test_an_mpi_job_gives_what_one_process_gives(folder: Path, run: Any, how: tu
     backends = (write_broken(folder), write_right(folder))
     one = verified(*backends)
     program = [sys.executable, *how, "-m", "blocklaws", "verify", *backends, *LLAMA, "--scheduler", "mpi"]
-    done = run(str(MPIEXEC), "-n", "3", *program, "--json", "report.json", cwd=folder, env={**os.environ, **ALLOWED})
+    done = run(str(MPIEXEC), "-n", "3", *program, "--json", "report.json", cwd=folder, env=ALLOWED_MPI)
     assert done.returncode == 1, done.stderr
     assert reported() == one[1]
     assert done.stdout.count("exit status 1: something is violated or in error") == 1
@@ -206,9 +229,9 @@ def test_an_mpi_job_gives_what_one_process_gives(folder: Path, run: Any, how: tu
 def test_a_mistake_in_an_mpi_job_is_one_line(folder: Path, run: Any) -> None:
     """Fails when a job hangs because its first process refuses, or every process says why."""
     program = [sys.executable, "-m", "blocklaws", "verify", "nothing", *LLAMA, "--scheduler", "mpi"]
-    done = run(str(MPIEXEC), "-n", "2", *program, cwd=folder, env={**os.environ, **ALLOWED})
+    done = run(str(MPIEXEC), "-n", "2", *program, cwd=folder, env=ALLOWED_MPI)
     assert done.returncode == 2
     assert done.stderr.count("blocklaws: unknown backend 'nothing'") == 1
-    done = run(str(MPIEXEC), "-n", "1", *program, cwd=folder, env={**os.environ, **ALLOWED})
+    done = run(str(MPIEXEC), "-n", "1", *program, cwd=folder, env=ALLOWED_MPI)
     assert done.returncode == 2
     assert "this is a job of one process, and one only gives cases to others" in done.stderr
