@@ -13,6 +13,7 @@ import math
 import os
 import time
 import traceback
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -164,6 +165,8 @@ class Run:
     numbers: range
     """The numbers of the cases that are checked: of all, or of one shard."""
     shard: Shard | None = None
+    token: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells this plan from others, in a worker that has planned it too; the same with another seed."""
 
     @functools.cached_property
     def versions(self) -> Mapping[str, str]:

@@ -14,7 +14,6 @@ import os
 import socket
 import sys
 import threading
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +34,8 @@ class Job:
     """What a worker needs to plan a run.
 
     Attributes:
-        token: tells one run from the next in a worker that outlives it.
+        token: tells one plan from the next in a worker that outlives it.
+        seed: of the cases; a worker plans once for all seeds.
         request: what `running.prepare` takes.
         spec_files: path -> content of the user's spec and of what it extends.
         folder: where relative names are looked for; a worker that has no such folder looks in its own.
@@ -45,6 +45,7 @@ class Job:
     """
 
     token: str
+    seed: int
     request: Mapping[str, Any]
     spec_files: Mapping[str, bytes]
     folder: str
@@ -73,10 +74,8 @@ def job_of(run: Run) -> Job:
     # whether to shrink it.
     request = {**run.request, "known_failures": None, "shard": None, "timings": None}
     own = {name: Path(name).read_bytes() for name in run.spec.sources[len(built_in_spec().sources) :]}
-    return Job(
-        uuid.uuid4().hex, request, own, os.getcwd(), _here(), {"blocklaws": blocklaws.__version__, **run.versions},
-        run.spec.sha256,
-    )  # fmt: skip
+    versions = {"blocklaws": blocklaws.__version__, **run.versions}
+    return Job(run.token, run.choice.seed, request, own, os.getcwd(), _here(), versions, run.spec.sha256)
 
 
 def _here() -> tuple[str, int]:
@@ -111,7 +110,8 @@ def check(job: Job, number: int, id: str, shrink: bool) -> list[CaseResult]:
         from blocklaws.known_failures import KnownFailures
         from blocklaws.running import run_cases
 
-        (results,) = run_cases([dataclasses.replace(case, shrink=shrink)], KnownFailures(), run.spec_file)
+        case = dataclasses.replace(case, seed=job.seed, shrink=shrink)
+        (results,) = run_cases([case], KnownFailures(), run.spec_file)
         return results
 
 

@@ -18,7 +18,7 @@ from cluster_support import ALLOWED_MPI, dask_cluster
 from faces_support import invoke, write_broken, write_known, write_right, write_spec, write_wrong
 
 Data = dict[str, Any]
-RUN = ("--spec", "spec.yaml", "--block", "llama", "--block", "gpt", "--profile", "quick", "--seed", "3")
+RUN = ("--spec", "spec.yaml", "--block", "llama", "--profile", "quick", "--seed", "3")
 
 
 def whole(*arguments: str | Path) -> None:

@@ -7,6 +7,7 @@ every worker is an error, and no other is; an engine that cannot be used is one 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -147,10 +148,7 @@ def test_ctrl_c_leaves_what_a_cluster_has_given(folder: Path) -> None:
         assert "VIOLATED no-look-ahead: backend broken" in shown
         left = reported()["not_run"]
         assert 0 < left <= 3
-        assert (
-            shown.endswith(f"\nexit status 130: interrupted; {left} more cases would have been looked at\n")
-            or left == 1
-        )
+        assert re.search(rf"\nexit status 130: interrupted; {left} more cases? would have been looked at\n$", shown)
         assert Path("state").read_bytes().count(b"\n") == 1 + 6 - left
 
 
