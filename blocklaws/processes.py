@@ -110,7 +110,15 @@ class Processes(Executor):
 
     def _serve(self, number: int) -> None:
         """Give tasks to one process, until there are no more: the life of a thread."""
-        self._begin(number)
+        try:
+            self._begin(number)
+        except BaseException as error:
+            # None can be begun here, and nobody must wait for one.
+            with self._changed:
+                self._closed = True
+                for task in self._queue.emptied():
+                    task.future.set_exception(error)
+            return
         try:
             while (task := self._next(number)) is not None:
                 if task.future.set_running_or_notify_cancel():
@@ -195,17 +203,20 @@ class _Process:
         with _one_thread_each():
             self._process.start()
         theirs.close()
+        self._ready = False
 
     def wait(self) -> None:
         """Wait until it can be given something; one that cannot begin is found out when it is."""
         with contextlib.suppress(EOFError, OSError):
             self._connection.recv()
+            self._ready = True
 
     def do(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a function gives there, or raise what it raises.
 
         Raises:
             ProcessEnded: the process is gone.
+            BlocklawsError: it has never begun.
         """
         try:
             # What cannot be pickled is the caller's mistake, and not the end of the process.
@@ -216,6 +227,11 @@ class _Process:
             code = self._process.exitcode
             how = f"by signal {-code}" if code is not None and code < 0 else f"with exit status {code}"
             self._connection.close()
+            if not self._ready:
+                raise BlocklawsError(
+                    f"a worker process cannot begin (it ended {how}); a script that verifies with several workers does "
+                    'so below `if __name__ == "__main__":`, since each worker imports it'
+                ) from None
             raise ProcessEnded(f"ended {how}") from None
         if raised:
             raise answer

@@ -53,7 +53,8 @@ def dask_cluster(folder: Path, workers: int = 2, *options: str, **environment: s
     """Give a scheduler with some workers of one thread each, in a folder of their own."""
     folder.mkdir(exist_ok=True)
     file, log = folder / "scheduler.json", (folder / "log").open("wb")
-    env = {**os.environ, "DASK_DISTRIBUTED__ADMIN__TICK__LIMIT": "1h", **environment}
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    env |= {"DASK_DISTRIBUTED__ADMIN__TICK__LIMIT": "1h", **environment}
     begun: list[subprocess.Popen[bytes]] = []
 
     def begin(module: str, *arguments: str) -> None:

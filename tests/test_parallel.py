@@ -241,6 +241,23 @@ def test_processes_are_an_executor() -> None:
         processes.submit(abs, 1)
 
 
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_so(folder: Path, python: Any) -> None:
+    """Fails when a script whose workers run it again hangs, or begins processes without end."""
+    right = write_right(folder)
+    call = f"import blocklaws\nblocklaws.verify({right!r}, spec='spec.yaml', blocks=['llama'], workers=2)\n"
+    (folder / "script.py").write_text(call, encoding="utf-8")
+    done = python("script.py", cwd=folder)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "blocklaws.errors.BlocklawsError: a worker process cannot begin (it ended with exit status 1); a script that "
+        'verifies with several workers does so below `if __name__ == "__main__":`, since each worker imports it'
+    )
+    guarded = "import blocklaws\nif __name__ == '__main__':\n    " + call.splitlines()[1] + "\n"
+    (folder / "script.py").write_text(guarded, encoding="utf-8")
+    assert python("script.py", cwd=folder).returncode == 0
+
+
 def test_every_task_is_given_once_and_groups_stay_together() -> None:
     """Fails when a task is lost or given twice, or a worker compiles what another one has compiled."""
     queue, given = Queue(), ([], [])  # type: tuple[Queue, tuple[list[str], list[str]]]

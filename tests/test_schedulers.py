@@ -54,6 +54,10 @@ def test_a_dask_cluster_gives_what_one_process_gives(folder: Path) -> None:
     one = verified(*backends)
     with dask_cluster(folder / "cluster") as cluster:
         assert verified(*backends, "--scheduler", cluster.address) == one
+        # A worker computes in one thread, whoever began it.
+        threads = write_wrong(folder, "import os; raise ValueError(os.environ.get('OPENBLAS_NUM_THREADS'))")
+        _, report, _ = verified(threads, "--no-isolate", "--scheduler", cluster.address)
+    assert report["cases"][0]["reason"].startswith("forward raised ValueError: 1 ")
     assert one[0] == 1
     assert one[1]["summary"]["violated"] == 1
 
