@@ -60,6 +60,8 @@ class _Commands(click.Group):
             # The reader has gone (`| head`). Python would complain once more when it flushes at its end.
             sys.stdout = None
             sys.exit(1)
+        except OSError as error:  # a name that no file could have, a disk that is gone
+            _refuse(f"{error.strerror or error}{f': {error.filename!r:.100}' if error.filename else ''}")
         sys.exit(status if isinstance(status, int) else 0)
 
 

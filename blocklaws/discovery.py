@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ def find_subjects(name: str) -> list[Subject]:
     """
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise BackendError(f"backend {name!r}: there is no such mapping file")
         loader = _load(registered("mappings")["layer"], name)
         loaded = loader(path)
@@ -59,7 +60,7 @@ def find_subjects(name: str) -> list[Subject]:
     module_name, separator, attribute = name.rpartition(":")
     if not separator:
         path = Path(name)
-        if path.suffix == ".py" or path.is_file():
+        if path.suffix == ".py" or os.path.isfile(path):
             raise BackendError(f"backend {name!r} names a file but no attribute in it; write {name}:NAME")
         raise BackendError(
             f"unknown backend {name!r}{did_you_mean(name, points)}; "
@@ -145,7 +146,7 @@ def _import_module(module: str, name: str) -> Any:
 
 
 def _import_file(path: Path, name: str) -> Any:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise BackendError(f"backend {name!r}: there is no file {path}")
     stat = path.stat()
     # A file that was edited since is another module: `verify` may be called again in one session.

@@ -24,11 +24,17 @@ def check_writable(*files: Path | None) -> None:
     for file in files:
         if file is None:
             continue
-        if not file.parent.is_dir():
+        if not os.path.isdir(file.parent):
             raise BlocklawsError(f"cannot write {file}: there is no folder {file.parent}")
-        if not os.access(file if file.exists() else file.parent, os.W_OK):
+        if not os.access(file if os.path.exists(file) else file.parent, os.W_OK):
             raise BlocklawsError(f"cannot write {file}: permission denied")
-        if (place := file.resolve()) in seen and not (file.exists() and not file.is_file()):
+        try:
+            os.lstat(file)
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # a name that no file can have
+            raise BlocklawsError(f"cannot write {str(file)!r:.100}: {error.strerror}") from None
+        if (place := file.resolve()) in seen and not (os.path.exists(file) and not os.path.isfile(file)):
             raise BlocklawsError(f"{file} is named for two files; give each a name of its own")
         seen.add(place)
 
@@ -63,7 +69,7 @@ def write_bytes(path: Path | str, content: bytes) -> None:
     """
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():
+        if os.path.exists(path) and not os.path.isfile(path):
             # A device or a pipe is written to, never replaced.
             path.write_bytes(content)
         else:
@@ -108,9 +114,9 @@ def read_json(path: Path | str) -> Any:
     """
     path = Path(path)
     try:
-        if path.is_dir():
+        if os.path.isdir(path):
             raise BlocklawsError(f"{path}: is a folder, not a file")
-        if not path.exists():
+        if not os.path.exists(path):
             raise BlocklawsError(f"{path}: there is no such file")
         with path.open("rb") as stream:
             # A pipe has no size that could be asked for, as in `blocklaws compare <(git show ...) new.json`.

@@ -85,10 +85,10 @@ class Journal:
         self.results: Results = {}
         self.problem = ""
         self._fixed = dict(fixed)
-        if path.exists() and not path.is_file():
+        if os.path.exists(path) and not os.path.isfile(path):
             raise BlocklawsError(f"{path}: is no file, and the state of a run must be read again; name one")
         try:
-            self._stream = path.open("r+b") if path.exists() else path.open("x+b")
+            self._stream = path.open("r+b" if os.path.exists(path) else "x+b")
         except OSError as error:
             raise BlocklawsError(f"cannot write {path}: {error.strerror}") from None
         try:

@@ -8,6 +8,7 @@ Must not: construct any Python object but dict, list, str, int, float, bool and 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,8 +104,8 @@ def load(path: Path | str, data: bytes | None = None) -> Any:
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        if not path.is_file():
-            raise SpecError(f"{path}: there is no such file" if not path.exists() else f"{path}: is not a file")
+        if not os.path.isfile(path):
+            raise SpecError(f"{path}: there is no such file" if not os.path.exists(path) else f"{path}: is not a file")
         with path.open("rb") as stream:
             return stream.read(MAX_BYTES + 1)
     except OSError as error:

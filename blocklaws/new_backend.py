@@ -7,6 +7,7 @@ overwritten.
 from __future__ import annotations
 
 import keyword
+import os
 from pathlib import Path
 
 from blocklaws.errors import BlocklawsError
@@ -166,9 +167,9 @@ def new_backend(path: Path) -> str:
         raise BlocklawsError(
             f"{path.name} cannot be imported: {path.stem!r} is no Python name; use letters, digits and underscores"
         )
-    if path.exists():
+    if os.path.exists(path):
         raise BlocklawsError(f"{path} exists already and is left as it is; name another file")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise BlocklawsError(f"cannot write {path}: there is no folder {path.parent}")
     write_text(path, _TEMPLATE.replace("@FILE@", path.name).replace("@NAME@", path.stem))
     return f"{path}:Backend"

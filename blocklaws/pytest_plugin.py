@@ -8,6 +8,7 @@ collects for itself.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -115,7 +116,7 @@ def _from_mark(marked: Mapping[str, Any], config: pytest.Config, test_file: Path
             return name
         file, separator, attribute = str(name).rpartition(":")
         path = test_file.parent / (file if separator else str(name))
-        return str(path) + separator + (attribute if separator else "") if path.is_file() else name
+        return str(path) + separator + (attribute if separator else "") if os.path.isfile(path) else name
 
     request = dict(marked)
     request["backends"] = [beside(backend) for backend in request["backends"]]

@@ -6,6 +6,7 @@ as the run that found it. Must not: draw an example.
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -224,7 +225,7 @@ def as_test(case: Mapping[str, Any], result: CaseResult, path: Path | str) -> No
     Raises:
         BlocklawsError: the file exists already, or cannot be written.
     """
-    if Path(path).exists():
+    if os.path.exists(path):
         raise BlocklawsError(f"{path}: exists already and is left as it is; name another file")
     given = {**_arguments(case), "example": case["counterexample"]}
     arguments = "".join(f"        {name}={value!r},\n" for name, value in given.items())

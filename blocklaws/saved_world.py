@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -143,7 +144,7 @@ def read_world(path: Path | str) -> SavedWorld:
     Raises:
         BlocklawsError: the file cannot be read, or is none.
     """
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise BlocklawsError(f"{path}: there is no such file")
     try:
         arrays = _read(path)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.resources
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,12 +105,16 @@ def _read_user_file(path: Path, chain: tuple[Path, ...], files: Mapping[str, byt
                 # A spec from a stranger must not read what lies elsewhere.
                 fields.refuse("extends", f"{parent!r} must be a file beside this one, or in a folder below it")
             target = path.parent / parent
-            if target.resolve() in (*chain, path.resolve()) or len(chain) >= _MAX_EXTENDS:
+            try:
+                resolved = target.resolve()
+            except (OSError, ValueError):  # no name that a file could have
+                fields.refuse("extends", f"{parent!r:.100} is neither 'blocklaws' nor a file beside this one")
+            if resolved in (*chain, path.resolve()) or len(chain) >= _MAX_EXTENDS:
                 fields.refuse(
                     "extends", f"{parent!r} leads back to this file or through more than {_MAX_EXTENDS} files"
                 )
-            if str(target) not in (files or {}) and not target.is_file():
-                fields.refuse("extends", f"{parent!r} is neither 'blocklaws' nor a file beside this one")
+            if str(target) not in (files or {}) and not os.path.isfile(target):
+                fields.refuse("extends", f"{parent!r:.100} is neither 'blocklaws' nor a file beside this one")
             base = _read_user_file(target, (*chain, path.resolve()), files)
     else:
         base = Specification(

@@ -7,6 +7,7 @@ anything.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,7 @@ def store_failure(case: CaseResult, spec_sha256: str, folder: Path = FAILURES) -
     try:
         folder.mkdir(parents=True, exist_ok=True)
         ignore = folder.parent / ".gitignore"
-        if not ignore.exists():
+        if not os.path.exists(ignore):
             write_text(ignore, "*\n")
         write_json(folder / f"{case.id}.json", data)
     except OSError as error:
@@ -98,7 +99,7 @@ def read_failure(source: str, case_id: str | None = None) -> dict[str, Any]:
         BlocklawsError: it is none of these, has no such failure, or has several.
     """
     path = Path(source)
-    if _ID.match(source) and not path.exists():
+    if _ID.match(source) and not os.path.exists(path):
         path = _stored(source)
     data = read_json(path)
     if not isinstance(data, dict) or not isinstance(data.get("blocklaws"), str):

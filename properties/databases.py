@@ -79,17 +79,19 @@ def _opened(source: str) -> ExampleDatabase:
 
 def _folder(name: str, *, write: bool) -> ExampleDatabase:
     path = Path(name)
-    if name.endswith(".json") or (path.is_dir() and any(path.glob("*.json"))):
+    is_folder = os.path.isdir(path)
+    if name.endswith(".json") or (is_folder and any(path.glob("*.json"))):
         return _StoredFailures(path)
-    if path.exists() and not path.is_dir():
+    if os.path.exists(path) and not is_folder:
         raise BlocklawsError(f"--database {name}: is neither a folder nor a report (.json)")
-    if not write and not path.is_dir():
+    if not write and not is_folder:
         raise BlocklawsError(f"--database {_READ_ONLY}{name}: there is no such folder")
     if write:
         try:
             path.mkdir(exist_ok=True)
-        except OSError as error:
-            raise BlocklawsError(f"--database {name}: cannot be made: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            told = error.strerror if isinstance(error, OSError) else error
+            raise BlocklawsError(f"--database {name!s:.200}: cannot be made: {told}") from None
         if not os.access(path, os.W_OK):
             raise BlocklawsError(f"--database {name}: cannot be written to; write {_READ_ONLY}{name} to read it only")
     return DirectoryBasedExampleDatabase(path)
@@ -117,7 +119,7 @@ class _StoredFailures(ExampleDatabase):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._examples: dict[bytes, list[bytes]] = {}
-        for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        for file in sorted(path.glob("*.json")) if os.path.isdir(path) else [path]:
             data = read_json(file)
             if not isinstance(data, dict) or not isinstance(data.get("blocklaws"), str):
                 raise BlocklawsError(f"--database {path}: {file} is neither a report nor a failure of blocklaws")

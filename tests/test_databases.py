@@ -153,6 +153,8 @@ def test_what_holds_now_is_forgotten(folder: Path) -> None:
         ("readonly:nowhere", "--database readonly:nowhere: there is no such folder"),
         ("spec.yaml", "--database spec.yaml: is neither a folder nor a report (.json)"),
         ("no/where", "--database no/where: cannot be made: No such file or directory"),
+        ("n" * 300, f"--database {'n' * 200}: cannot be made: File name too long"),
+        ("readonly:" + "n" * 300, "--database readonly:nnn"),
         ("x.json", "x.json: there is no such file"),
         ("other.json", "--database other.json: other.json is neither a report nor a failure of blocklaws"),
         ("redis://127.0.0.1:1", "--database redis://127.0.0.1:1: no Redis answers there (Error 111 connecting to"),
