@@ -18,11 +18,14 @@ from typing import Any
 import pytest
 from cluster_support import until
 from faces_support import invoke, write_broken, write_known, write_right, write_spec, write_wrong
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import blocklaws.running
 from blocklaws.campaign import seconds_of
 from blocklaws.errors import BlocklawsError
 from blocklaws.journal import Journal, fixed_by
+from blocklaws.report import VERDICTS
 from blocklaws.running import prepare
 
 QUICK = ("--spec", "spec.yaml", "--profile", "quick", "--no-isolate")
@@ -162,6 +165,32 @@ def test_a_state_of_something_else_is_one_line(folder: Path, change: Callable[[l
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
     assert Path("state").read_bytes() == before
+
+
+def test_whatever_stands_in_a_state_is_read_or_refused(folder: Path) -> None:
+    """Fails when a state that a disk or a stranger has damaged raises something else than a refusal."""
+    verified(write_broken(folder), *LLAMA, "--resume", "state")
+    run = prepare(["broken.py:Backend"], spec="spec.yaml", profile="quick", blocks=["llama"], isolate=False)
+    whole = Path("state").read_bytes()
+    refusals: list[str] = []
+
+    @settings(max_examples=150, deadline=None, database=None)
+    @given(st.integers(0, len(whole) - 1), st.integers(0, 60), st.binary(max_size=8) | st.sampled_from(VALUES))
+    def check(start: int, length: int, other: bytes) -> None:
+        Path("state").write_bytes(whole[:start] + other + whole[start + length :])
+        try:
+            with Journal(Path("state"), run, fixed_by(run, until_failure=False)) as journal:
+                assert set(journal.results) <= set(run.numbers)
+                assert all(result.verdict in VERDICTS for results in journal.results.values() for result in results)
+        except BlocklawsError as error:
+            refusals.append(str(error))
+
+    check()
+    assert 20 < len(refusals) < 150
+    assert [told for told in refusals if not told.startswith("state:") or len(told) > 600] == []
+
+
+VALUES = [b"null", b"[]", b"{}", b"1e999", b"-1", b'""', b"\n", b"true", b"NaN"]
 
 
 def test_files_that_are_no_state_stay_as_they_are(folder: Path) -> None:
