@@ -115,9 +115,13 @@ def campaign(
             break
         examples = sum(case.examples for case in done.report.cases)
         held, last = Held(held.seeds + 1, held.examples + examples), done.report
-        told(last)
-        if journal is not None:
-            journal.held_throughout(held)
+        try:
+            told(last)
+            if journal is not None:
+                journal.held_throughout(held)
+        except KeyboardInterrupt:
+            done = Conclusion(last, "interrupt")
+            break
     if limits.until_failure:
         seeds: Mapping[str, Any] = {"first": run.choice.seed, "held": held.seeds, "examples": held.examples}
         done = dataclasses.replace(done, report=dataclasses.replace(done.report, campaign=seeds))

@@ -45,9 +45,12 @@ def run_on_executor(
     def submit(number: int) -> Future[Any]:
         case = run.cases[number]
         given = (job, number, case.id, run.known.prepared(case).shrink)
-        if isinstance(executor, Processes):
-            return executor.submit_in((case.subject.name, case.kind.name, case.dtype), check, *given)
-        return executor.submit(check, *given)
+        try:
+            if isinstance(executor, Processes):
+                return executor.submit_in((case.subject.name, case.kind.name, case.dtype), check, *given)
+            return executor.submit(check, *given)
+        except RuntimeError as error:  # it was shut down, or is broken
+            raise BlocklawsError(_gone(error)) from None
 
     try:
         for number in run.numbers:
@@ -67,10 +70,8 @@ def run_on_executor(
             found = _answer(run, number, submit(number))
             yield number, found or [_lost(run, number, "the processes that checked it ended")]
     except TimeoutError:
-        return
-    except (BrokenExecutor, RuntimeError) as error:
-        # RuntimeError: it was shut down before everything was submitted.
-        raise BlocklawsError(_gone(error)) from None
+        if until is None:
+            raise
     finally:
         for future in numbers:
             future.cancel()
@@ -85,9 +86,9 @@ def _answer(run: Run, number: int, future: Future[Any]) -> list[CaseResult] | No
     """Return the results of a case; None where the workers that had it ended, maybe for another's sake."""
     try:
         results: list[CaseResult] = future.result()
-    except (BrokenExecutor, BlocklawsError):
+    except BlocklawsError:
         raise
-    except CancelledError as error:
+    except (BrokenExecutor, CancelledError) as error:
         raise BlocklawsError(_gone(error)) from None
     except ProcessEnded as ended:
         return [_lost(run, number, f"the process that checked it {ended}")]

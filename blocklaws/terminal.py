@@ -62,7 +62,11 @@ def make_console(*, stderr: bool = False) -> Console:
 
 def meaning(status: int, report: Report) -> str:
     """Return what the exit status of a run means, on one line."""
-    why = "a known failure is stale" if status == 1 and not report.failures else STATUS[status]
+    why = STATUS[status]
+    if status == 1 and not report.failures:
+        why = "a known failure is stale"
+    elif status == 2 and any(case.verdict != "unchecked" for case in report.cases):
+        why = "the run was cut off"
     return why + (f"; {_count(report.not_run, 'more case')} would have been looked at" if report.not_run else "")
 
 

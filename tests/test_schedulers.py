@@ -22,6 +22,8 @@ from faces_support import invoke, write_broken, write_right, write_spec, write_w
 
 import blocklaws.schedulers
 
+#: What the runs of `verified` printed.
+LAST: list[str] = []
 LLAMA = ("--spec", "spec.yaml", "--block", "llama", "--dtype", "float32", "--profile", "quick")
 
 
@@ -44,6 +46,7 @@ def reported(name: str = "report.json") -> dict[str, Any]:
 def verified(*arguments: str) -> tuple[int, dict[str, Any], str]:
     """Run the command; return its status, its report and what it complained of."""
     done = invoke("verify", *arguments, *LLAMA, "--json", "report.json")
+    LAST.append(done.stdout)
     return done.exit_code, reported(), done.stderr
 
 
@@ -128,6 +131,7 @@ def test_a_scheduler_that_goes_leaves_what_is_known(folder: Path) -> None:
     assert complaint.startswith("blocklaws: the executor is gone (CancelledError), and with it the cases it had\n")
     assert report["not_run"] == 3
     assert report["summary"]["violated"] == 1
+    assert LAST[-1].endswith("exit status 2: the run was cut off; 3 more cases would have been looked at\n")
 
 
 @pytest.mark.slow
