@@ -95,8 +95,9 @@ def test_a_state_that_is_torn_anywhere_goes_on(folder: Path) -> None:
     ends = [place for place, byte in enumerate(content) if byte == ord("\n")]
     cuts = {0, 1, 17, *ends, *(end + 1 for end in ends), *(end - 1 for end in ends), *(end + 40 for end in ends[:-1])}
     assert len(cuts) > 12
-    for cut in sorted(cuts):
-        Path("state").write_bytes(content[:cut])
+    torn = [(cut, b"") for cut in sorted(cuts)] + [(ends[1] + 1, b'{"case": 1, ' + b"x" * 9000)]
+    for cut, tail in torn:
+        Path("state").write_bytes(content[:cut] + tail)
         assert verified(*arguments) == whole, cut
         assert [line[:12] for line in Path("state").read_bytes().splitlines()] == [
             line[:12] for line in content.splitlines()
