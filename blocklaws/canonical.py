@@ -54,6 +54,10 @@ PARAMETER_NAMES = (
     "attention.value_bias",
     "attention.output",
     "attention.output_bias",
+    "attention.query_norm.gain",
+    "attention.query_norm.bias",
+    "attention.key_norm.gain",
+    "attention.key_norm.bias",
     "feed_forward_norm.gain",
     "feed_forward_norm.bias",
     "feed_forward.gate",
@@ -63,14 +67,19 @@ PARAMETER_NAMES = (
     "feed_forward.down_bias",
 )
 
+_QKV_BIASES = ("attention.query_bias", "attention.key_bias", "attention.value_bias")
+
 
 def stage_order(config: BlockConfig) -> tuple[str, ...]:
     """Return the stages in the order in which a block of this placement computes them.
 
-    In a post-norm block each norm comes after its branch and its addition.
+    In a post-norm block each norm comes after its branch and its addition; inside, between the two.
     """
     if config.placement == "pre":
         return STAGES
+    if config.placement == "inside":
+        late = ("attention_norm", "after_attention", "feed_forward_branch", "feed_forward_norm", "output")
+        return (*(stage for stage in STAGES if stage not in late), *late)
     late = ("after_attention", "attention_norm", "feed_forward_branch", "output", "feed_forward_norm")
     return (*(stage for stage in STAGES if stage not in late), *late)
 
@@ -79,16 +88,19 @@ def parameter_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of every parameter of a block, in canonical order; matrices are [in, out].
 
     A layer norm has a gain and a bias, an rms norm a gain; ``config.bias`` gives biases to the four attention
-    projections and to up and down of a feed-forward without a gate.
+    projections and to up and down of a feed-forward without a gate, or to query, key and value alone. The norms of
+    queries and keys are of the config's kind; a head's is shared by all heads.
     """
     queries, keys = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
-    return dict(_shapes(config.norm, config.gated, config.bias, config.d_model, queries, keys, config.d_ff))
+    normed = {None: (0, 0), "head": (config.d_head, config.d_head), "width": (queries, keys)}[config.qk_norm]
+    return dict(_shapes(config.norm, config.gated, config.bias, config.d_model, queries, keys, config.d_ff, normed))
 
 
 @functools.lru_cache(maxsize=1024)
 def _shapes(
-    norm: str, gated: bool, bias: bool, model: int, queries: int, keys: int, inner: int
-) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    norm: str, gated: bool, bias: bool | str, model: int, queries: int, keys: int, inner: int,
+    normed: tuple[int, int],
+) -> tuple[tuple[str, tuple[int, ...]], ...]:  # fmt: skip
     """Return (name, shape) of every parameter; asked several times an example, of few kinds of block."""
     shapes: dict[str, tuple[int, ...]] = {
         "attention_norm.gain": (model,),
@@ -101,6 +113,10 @@ def _shapes(
         "attention.value_bias": (keys,),
         "attention.output": (queries, model),
         "attention.output_bias": (model,),
+        "attention.query_norm.gain": (normed[0],),
+        "attention.query_norm.bias": (normed[0],),
+        "attention.key_norm.gain": (normed[1],),
+        "attention.key_norm.bias": (normed[1],),
         "feed_forward_norm.gain": (model,),
         "feed_forward_norm.bias": (model,),
         "feed_forward.gate": (model, inner),
@@ -111,13 +127,15 @@ def _shapes(
     }
     absent = set()
     if norm == "rms":
-        absent |= {"attention_norm.bias", "feed_forward_norm.bias"}
+        absent |= {name for name in shapes if name.endswith("_norm.bias")}
+    if normed == (0, 0):
+        absent |= {name for name in shapes if name.startswith(("attention.query_norm", "attention.key_norm"))}
     if gated:
         absent |= {"feed_forward.up_bias", "feed_forward.down_bias"}
     else:
         absent.add("feed_forward.gate")
-    if not bias:
-        absent |= {name for name in shapes if name.endswith("_bias")}
+    if bias is not True:
+        absent |= {name for name in shapes if name.endswith("_bias") and not (bias == "qkv" and name in _QKV_BIASES)}
     return tuple((name, shape) for name, shape in shapes.items() if name not in absent)
 
 

@@ -13,9 +13,10 @@ from typing import Any
 from blocklaws import invariant_reading as reading
 from blocklaws import spec_reading
 from blocklaws.canonical import PARAMETER_NAMES
-from blocklaws.config import CHOICES
+from blocklaws.config import CHOICES, DEFAULTS, NUMBERS
 from blocklaws.discovery import registered
 from blocklaws.spec_reading import built_in_spec
+from blocklaws.specification import GIVEN
 
 __all__ = ["spec_schema"]
 
@@ -96,20 +97,33 @@ def _block(menus: Iterable[str]) -> dict[str, Any]:
     properties: dict[str, Any] = {"says": _TEXT, "source": _TEXT}
     properties |= {choice: {"enum": list(words)} for choice, words in CHOICES.items()}
     properties |= {
-        "norm_eps": {"type": "number", "minimum": 0, "maximum": 1},
-        "rotary_base": {"type": "number", "minimum": 1e-3, "maximum": 1e12},
+        name: {"type": _number(name), "minimum": low, "maximum": high} for name, (low, high) in NUMBERS.items()
+    }
+    properties |= {
         "heads": {"anyOf": [{"enum": list(menus)}, _TEXT], "description": "the menu of sizes"},
         "max_positions": _whole(1, 10_000_000),
+        "by_default": {"type": "boolean", "description": "whether it is verified where no block is named"},
     }
     assert set(properties) == set(spec_reading._BLOCK_KEYS), "the reader of blocks knows other keys"
-    return _object(properties, required=properties)
+    return _object(properties, required=[name for name in properties if name not in (*DEFAULTS, "by_default")])
+
+
+def _number(choice: str) -> str | list[str]:
+    """The type of a choice that is a number; some may be null."""
+    kind = "integer" if choice == "window" else "number"
+    return [kind, "null"] if DEFAULTS.get(choice, ...) is None else kind
 
 
 def _blocks(blocks: Iterable[str], menus: Iterable[str]) -> dict[str, Any]:
-    choices: dict[str, list[Any]] = {name: list(words) for name, words in CHOICES.items()}
-    either = {
-        name: {"anyOf": [{"enum": words}, {"type": "array", "items": {"enum": words}}]}
-        for name, words in choices.items()
+    choices: dict[str, Any] = {
+        name: {"enum": [*words, *([GIVEN] if name in DEFAULTS else [])]} for name, words in CHOICES.items()
+    }
+    choices |= {
+        name: {"anyOf": [{"type": _number(name)}, *([{"const": GIVEN}] if name in DEFAULTS else [])]}
+        for name in NUMBERS
+    }
+    either: dict[str, Any] = {
+        name: {"anyOf": [word, {"type": "array", "items": word}]} for name, word in choices.items()
     }
     either["heads"] = {"anyOf": [{"enum": list(menus)}, {"type": "array"}, _TEXT]}
     return {"anyOf": [_words(blocks, open_ended=True), _object(either)]}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blocklaws.canonical import STAGES
+from blocklaws.config import DEFAULTS
 from blocklaws.discovery import find_property, find_subjects, registered
 from blocklaws.errors import BlocklawsError, did_you_mean
 from blocklaws.failure_text import shown_place
@@ -39,6 +40,9 @@ def listing(kind: str, spec: Specification) -> list[tuple[str, str]]:
     table: Mapping[str, Any] = getattr(spec, kind)
     marks = {name: " (unproven)" for name, one in table.items() if isinstance(one, Invariant) and one.unproven}
     marks |= {name: " (advisory: off unless named)" for name, one in table.items() if getattr(one, "advisory", False)}
+    marks |= {
+        name: " (where it is named)" for name, one in table.items() if isinstance(one, BlockKind) and not one.by_default
+    }
     return [(name, one.says + marks.get(name, "")) for name, one in table.items()]
 
 
@@ -128,7 +132,9 @@ def _fault(one: Fault, spec: Specification) -> Fields:
 
 def _block(one: BlockKind, spec: Specification) -> Fields:
     choices = ", ".join(
-        f"{name} {'none' if value is None else str(value).lower()}" for name, value in one.choices.items()
+        f"{name} {'none' if value is None else str(value).lower()}"
+        for name, value in one.choices.items()
+        if name not in DEFAULTS or value != DEFAULTS[name]
     )
     menu = [
         ", ".join(
@@ -140,6 +146,8 @@ def _block(one: BlockKind, spec: Specification) -> Fields:
     specific = [invariant.id for invariant in spec.invariants.values() if set(invariant.blocks) != set(spec.blocks)]
     own = [id for id in specific if one.name in spec.invariants[id].blocks]
     fields = [("says", one.says), ("source", one.source), ("choices", choices), ("sizes", "\n".join(menu))]
+    if not one.by_default:
+        fields.append(("verified", f"where it is named, by --block {one.name} or by the backend's `blocks`"))
     count = sum(one.name in invariant.blocks for invariant in spec.invariants.values())
     fields += [("invariants", f"{count} speak of it" + (f"; of some blocks only: {', '.join(own)}" if own else ""))]
     return [*_present(fields), ("stands in", _place(one.place))]

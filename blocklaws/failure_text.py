@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blocklaws.config import DEFAULTS
+
 if TYPE_CHECKING:
     from blocklaws.report import CaseResult
 
@@ -79,7 +81,12 @@ def config_text(config: Mapping[str, Any]) -> str:
     if config.get("rotary"):
         choices.append(f"rotary {config['rotary']} (base {config['rotary_base']:g})")
     if config.get("bias"):
-        choices.append("biases")
+        choices.append("biases" if config["bias"] is True else f"{config['bias']} biases")
+    choices += [
+        f"{name} {config[name]:g}" if isinstance(config[name], int | float) else f"{name} {config[name]}"
+        for name, default in DEFAULTS.items()
+        if config.get(name, default) != default
+    ]
     return ", ".join(sizes + choices)
 
 

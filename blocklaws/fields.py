@@ -112,6 +112,10 @@ class Fields:
             self.refuse(key, f"is {value}, but must lie between {low:g} and {high:g}")
         return value
 
+    def number_or_null(self, key: str, low: float = float("-inf"), high: float = float("inf")) -> float | None:
+        """Return a number between ``low`` and ``high``, or None where the key is absent or null."""
+        return None if self.mapping.get(key) is None else self.number(key, low=low, high=high)
+
     def flag(self, key: str, default: bool) -> bool:
         """Return true or false."""
         value = self.mapping.get(key, default)

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from blocklaws.canonical import PARAMETER_NAMES
-from blocklaws.config import CHOICES
+from blocklaws.config import CHOICES, NUMBERS
 from blocklaws.errors import BlocklawsError, did_you_mean
 from blocklaws.expressions import Expression, ExpressionError, Vocabulary, parse
 from blocklaws.fields import Fields, as_mapping, as_sequence, described
 from blocklaws.located_yaml import Place, load
 from blocklaws.packaged import packaged_file, packaged_names
+from blocklaws.spec_reading import read_number
 from blocklaws.specification import BlockKind, Sizes
 from blocklaws.worlds import Recipe, World, as_dtype, make_world
 
@@ -44,7 +45,6 @@ _KEYS = (
     "says", "source", "blocks", "sizes", "config", "parameters", "above", "input", "changed", "constants", "checks",
 )  # fmt: skip
 _CHECK_KEYS = ("digits", "shows", "claims", "counts", "central_differences", "layers", "chain", "set")
-_FREE_NUMBERS = ("norm_eps", "rotary_base")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,9 +279,9 @@ def _config(fields: Fields) -> dict[str, Any]:
     if "config" not in fields:
         return {}
     mapping = as_mapping(fields.mapping["config"], fields.place("config"), f"{fields.what}: config")
-    inner = Fields(mapping, (*CHOICES, *_FREE_NUMBERS), f"{fields.what}: config")
+    inner = Fields(mapping, (*CHOICES, *NUMBERS), f"{fields.what}: config")
     return {
-        word: inner.number(word, low=0) if word in _FREE_NUMBERS else inner.word(word, CHOICES[word])
+        word: read_number(inner, word, (0, float("inf"))) if word in NUMBERS else inner.word(word, CHOICES[word])
         for word in mapping
     }
 

@@ -6,31 +6,29 @@ from what it mentions. Must not: evaluate anything.
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 from collections.abc import Mapping
 from typing import Any
 
 from blocklaws.canonical import PARAMETER_NAMES, STAGES
-from blocklaws.config import CHOICES
+from blocklaws.config import CHOICES, DEFAULTS, DERIVED_SIZES, NUMBERS, BlockConfig
 from blocklaws.errors import SpecError, did_you_mean
 from blocklaws.expressions import Expression, ExpressionError, Vocabulary, parse
 from blocklaws.fields import Fields, as_mapping, described
 from blocklaws.located_yaml import LocatedDict, LocatedList, Place
-from blocklaws.specification import Assignment, BlockKind, Chooser, Clause, Fault, Invariant, Pick
+from blocklaws.specification import GIVEN, Assignment, BlockKind, Chooser, Clause, Fault, Invariant, Pick
 
 __all__ = ["ASSIGNABLE", "CONFIG_WORDS", "PATTERNS", "SIZE_WORDS", "choose_blocks", "needs_of", "read_invariant"]
 
 #: What an expression may call by its bare name: the axes of the input and every word of the config.
-CONFIG_WORDS = (
-    "block", "d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "norm", "norm_eps", "placement", "feed_forward",
-    "rotary", "rotary_base", "bias", "max_positions",
-)  # fmt: skip
-SIZE_WORDS = frozenset((*CONFIG_WORDS, "B", "T", "group", "dtype"))
+CONFIG_WORDS = tuple(field.name for field in dataclasses.fields(BlockConfig))
+SIZE_WORDS = frozenset((*CONFIG_WORDS, *DERIVED_SIZES, "B", "T", "dtype"))
 
 #: What `set` and `vary` may replace besides parameters.
 ASSIGNABLE = (
-    "input", "position_offset", "cotangent", "n_heads", "n_kv_heads", "norm", "norm_eps", "placement", "feed_forward",
-    "rotary", "rotary_base",
+    "input", "position_offset", "cotangent", "n_heads", "n_kv_heads", "norm", "norm_eps", "placement", "residual",
+    "residual_scale", "feed_forward", "rotary", "rotary_base", "rotary_fraction", "window", "softcap",
 )  # fmt: skip
 
 #: The patterns of values that a world can have; `worlds` of an invariant chooses among them.
@@ -127,6 +125,8 @@ def choose_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> Chooser:
         return Chooser(names=fields.words("blocks", blocks, "block"))
     wanted = as_mapping(value, place, f"{fields.what}: blocks (or a list of block names)")
     known = {**CHOICES, "heads": tuple(dict.fromkeys(kind.heads for kind in blocks.values()))}
+    known |= {name: tuple(dict.fromkeys(kind.choices[name] for kind in blocks.values())) for name in NUMBERS}
+    known |= {name: (*words, GIVEN) for name, words in known.items() if name in DEFAULTS}
     choices: dict[str, tuple[Any, ...]] = {}
     for key, word in wanted.items():
         if key not in known:
@@ -136,7 +136,7 @@ def choose_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> Chooser:
             if one not in known[key]:
                 wanted.values_at[key].refuse(
                     f"{fields.what}: blocks: {key} is never {described(one)}; "
-                    f"it is one of {', '.join(map(str, known[key]))}"
+                    f"it is one of {', '.join(map(_as_yaml, known[key]))}"
                 )
     chooser = Chooser(choices=choices)
     if not chooser(blocks):
@@ -144,6 +144,10 @@ def choose_blocks(fields: Fields, blocks: Mapping[str, BlockKind]) -> Chooser:
             f"{fields.what}: blocks: no block of the spec has all of these choices, so it could never be checked"
         )
     return chooser
+
+
+def _as_yaml(word: Any) -> str:
+    return "null" if word is None else str(word).lower() if isinstance(word, bool) else str(word)
 
 
 def _parse(text: Any, place: Place, vocabulary: Vocabulary, what: str) -> Expression:

@@ -18,7 +18,7 @@ from blocklaws.discovery import find_subjects
 from blocklaws.errors import BlocklawsError
 from blocklaws.kill_results import Kill, Matrix, Plan, Row
 from blocklaws.known_failures import KnownFailures
-from blocklaws.planning import Choice, plan
+from blocklaws.planning import Choice, kinds_of, plan
 from blocklaws.processes import cores, pool
 from blocklaws.running import run_cases
 from blocklaws.spec_reading import load_spec
@@ -134,13 +134,16 @@ def measure(right: Subject, fault: Fault, plan_: Plan, spec: Specification) -> I
     not, and those whose claim to refute this fault has not come true yet.
     """
     subject = _Planted(right, fault.id)
+    usual = [kind.name for kind in kinds_of(spec, subject, Choice(plan_.blocks))]
+    # A fault of a choice that only further kinds of block make is tried on those, or it would never be.
+    blocks = usual if plan_.blocks or set(usual) & set(fault.blocks) else list(spec.blocks)
     places = [
         (block, dtype)
         for dtype in _PREFERRED_DTYPES
         for block in fault.blocks
         if dtype in subject.dtypes
         and fault.can_show(block, dtype, subject.name)
-        and block in (plan_.blocks or spec.blocks)
+        and block in blocks
         and dtype in (plan_.dtypes or spec.tolerances)
     ]
     for seed in range(plan_.seed, plan_.seed + plan_.seeds if places else plan_.seed):

@@ -33,6 +33,10 @@ class Backend:
 
     def supports(self, config):
         """Return None, or a sentence that says why a block of this config cannot be built."""
+        if config.further:  # a window, capped scores ...: docs/specs.md lists what a config may ask for
+            return f"it has no {', '.join(config.further)}"
+        if config.placement == "inside" or config.feed_forward.startswith("geglu"):
+            return f"it has no placement {config.placement} with {config.feed_forward}"
         return None
 
     def build(self, config, parameters, dtype):

@@ -18,6 +18,7 @@ import numpy as np
 
 from blocklaws.built import BlockRaised, Built
 from blocklaws.canonical import STAGES
+from blocklaws.config import DERIVED_SIZES, BlockConfig
 from blocklaws.subjects import Subject
 from blocklaws.worlds import World, as_dtype
 
@@ -211,9 +212,7 @@ class Pass:
             return world.dtype
         if name == "position_offset":
             return world.position_offset
-        if name == "group":
-            return world.config.group
-        if name in _CONFIG_FIELDS:
+        if name in _CONFIG_WORDS:
             return getattr(world.config, name)
         # A parameter that this kind of block does not have.
         raise Unavailable(f"the block has no {name}")
@@ -280,12 +279,7 @@ def _scaled_down(exact: np.ndarray, rounded: np.ndarray) -> np.ndarray:
     return scaled
 
 
-_CONFIG_FIELDS = frozenset(
-    {
-        "block", "d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "norm", "norm_eps", "placement", "feed_forward",
-        "rotary", "rotary_base", "bias", "max_positions",
-    }
-)  # fmt: skip
+_CONFIG_WORDS = frozenset((*DERIVED_SIZES, *(field.name for field in dataclasses.fields(BlockConfig))))
 
 
 @dataclasses.dataclass

@@ -15,10 +15,10 @@ import jsonschema
 from blocklaws.checking import Case, Property
 from blocklaws.discovery import find_property, find_subjects
 from blocklaws.errors import BlocklawsError, SpecError
-from blocklaws.specification import Clause, Invariant, Specification
+from blocklaws.specification import BlockKind, Clause, Invariant, Specification
 from blocklaws.subjects import Subject
 
-__all__ = ["Choice", "plan", "properties_of", "reference_subject"]
+__all__ = ["Choice", "kinds_of", "plan", "properties_of", "reference_subject"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,8 @@ def plan(
     """
     _distinct(subjects)
     profile = spec.one("profiles", choice.profile)
-    kinds = [spec.one("blocks", name) for name in choice.blocks or spec.blocks]
+    for name in choice.blocks:
+        spec.one("blocks", name)
     invariants: list[Invariant] = [spec.one("invariants", id) for id in choice.invariants or spec.invariants]
     invariants = [one for one in invariants if choice.advisory or choice.invariants or not one.advisory]
     for dtype in choice.dtypes:
@@ -59,7 +60,7 @@ def plan(
     cases = [
         Case(invariant, part, clauses, needs, kind, subject, dtype, spec, reference, profile, choice.seed)
         for subject in subjects
-        for kind in kinds
+        for kind in kinds_of(spec, subject, choice)
         for dtype in choice.dtypes or spec.tolerances
         for invariant in invariants
         if kind.name in invariant.blocks and dtype in _dtypes(invariant, subject, choice)
@@ -68,6 +69,17 @@ def plan(
     if not cases:
         raise BlocklawsError("no invariant speaks of the chosen blocks and dtypes, so nothing could be checked")
     return cases
+
+
+def kinds_of(spec: Specification, subject: Subject, choice: Choice) -> list[BlockKind]:
+    """Return the kinds of block that a run looks at on a backend.
+
+    Those that the run names; where it names none, those that every backend meets and those that this one asks for.
+    """
+    if choice.blocks:
+        return [spec.one("blocks", name) for name in choice.blocks]
+    asked = {spec.one("blocks", name).name for name in subject.blocks}
+    return [kind for kind in spec.blocks.values() if kind.by_default or kind.name in asked]
 
 
 def _dtypes(invariant: Invariant, subject: Subject, choice: Choice) -> tuple[str, ...]:

@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from blocklaws.canonical import DTYPES, STAGES
-from blocklaws.config import CHOICES, BlockConfig
+from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, BlockConfig
 from blocklaws.errors import ConfigError, did_you_mean
 from blocklaws.fields import Fields, as_mapping, as_sequence
 from blocklaws.invariant_reading import choose_blocks, read_invariant
 from blocklaws.located_yaml import LocatedDict, Place, load
 from blocklaws.specification import BlockKind, Fault, Profile, Sizes, Specification, Tolerance
 
-__all__ = ["BUILT_IN", "built_in_spec", "load_spec"]
+__all__ = ["BUILT_IN", "built_in_spec", "load_spec", "read_number"]
 
 BUILT_IN = "blocklaws"
 _FILES = ("blocks", "worlds", "tolerances", "faults", "invariants")
 _SECTIONS = ("extends", "blocks", "menus", "profiles", "tolerances", "faults", "invariants")
-_BLOCK_KEYS = ("says", "source", *CHOICES, "norm_eps", "rotary_base", "heads", "max_positions")
+_BLOCK_KEYS = ("says", "source", *CHOICES, *NUMBERS, "heads", "max_positions", "by_default")
 _MAX_EXTENDS = 8
 #: A world of a menu's sizes has at most this many numbers.
 _MAX_ELEMENTS = 50_000_000
@@ -219,12 +219,14 @@ def _read_block(name: str, section: LocatedDict, menus: Mapping[str, tuple[Sizes
     place = section.keys_at[name]
     mapping = as_mapping(section[name], section.values_at[name], what)
     fields = Fields(mapping, _BLOCK_KEYS, what)
-    choices: dict[str, Any] = {choice: fields.word(choice, words) for choice, words in CHOICES.items()}
-    choices["norm_eps"] = float(fields.number("norm_eps", low=0, high=1))
-    choices["rotary_base"] = float(fields.number("rotary_base", low=1e-3, high=1e12))
+    choices: dict[str, Any] = {
+        choice: fields.word(choice, words, DEFAULTS.get(choice, ...)) for choice, words in CHOICES.items()
+    }
+    choices |= {choice: read_number(fields, choice, bounds) for choice, bounds in NUMBERS.items()}
     choices["max_positions"] = int(fields.number("max_positions", low=1, high=10_000_000))
+    heads = fields.word("heads", tuple(menus))
     kind = BlockKind(
-        name, fields.text("says"), fields.text("source"), fields.word("heads", tuple(menus)), choices, place
+        name, fields.text("says"), fields.text("source"), heads, choices, place, fields.flag("by_default", True)
     )
     for sizes in menus[kind.heads]:
         try:
@@ -234,6 +236,23 @@ def _read_block(name: str, section: LocatedDict, menus: Mapping[str, tuple[Sizes
         if config.max_positions < sizes.T:
             place.refuse(f"{what}: max_positions={config.max_positions} is less than T={sizes.T} of its menu")
     return kind
+
+
+def read_number(
+    fields: Fields, choice: str, bounds: tuple[float, float] = (float("-inf"), float("inf"))
+) -> float | None:
+    """Read a choice that is a number; null, where it may be, means that the block has no such thing."""
+    low, high = bounds
+    default = DEFAULTS.get(choice, ...)
+    if default is None:
+        value = fields.number_or_null(choice, low, high)
+    else:
+        value = fields.number(choice, None if default is ... else default, low, high)
+    if choice != "window":
+        return None if value is None else float(value)
+    if value is not None and not isinstance(value, int):
+        fields.refuse(choice, f"must be a whole number of keys, but here is {value}")
+    return value
 
 
 def _read_tolerance(name: str, section: LocatedDict) -> Tolerance:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from blocklaws.config import BlockConfig
+from blocklaws.config import DEFAULTS, BlockConfig
 from blocklaws.errors import BlocklawsError, did_you_mean
 from blocklaws.located_yaml import Place
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from blocklaws.expressions import Expression
 
 __all__ = [
+    "GIVEN",
     "Assignment",
     "BlockKind",
     "Chooser",
@@ -31,6 +32,9 @@ __all__ = [
     "Specification",
     "Tolerance",
 ]
+
+#: What an entry asks for that speaks of every block with a window, say, however wide: ``blocks: {window: given}``.
+GIVEN = "given"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +52,10 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class BlockKind:
-    """A kind of block: every choice of a config, and the menu from which its sizes come."""
+    """A kind of block: every choice of a config, and the menu from which its sizes come.
+
+    A kind that is not ``by_default`` is verified where it is asked for: named in a run, or by the backend.
+    """
 
     name: str
     says: str
@@ -56,6 +63,7 @@ class BlockKind:
     heads: str
     choices: Mapping[str, Any]
     place: Place
+    by_default: bool = True
 
     def config(self, sizes: Sizes) -> BlockConfig:
         """Return the config of this kind with the given sizes; it is checked once, and the same object after that."""
@@ -72,7 +80,10 @@ class BlockKind:
 
 @dataclasses.dataclass(frozen=True)
 class Chooser:
-    """Which kinds of block an entry speaks of: those named, or those with all of the choices; every kind by default."""
+    """Which kinds of block an entry speaks of: those named, or those with all of the choices; every kind by default.
+
+    Of a choice that a block need not make, `GIVEN` stands for every word and number but that of the blocks without it.
+    """
 
     names: tuple[str, ...] | None = None
     choices: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
@@ -84,8 +95,13 @@ class Chooser:
         return tuple(
             name
             for name, kind in blocks.items()
-            if all({**kind.choices, "heads": kind.heads}[key] in words for key, words in self.choices.items())
+            if all(_is_among(kind, key, words) for key, words in self.choices.items())
         )
+
+
+def _is_among(kind: BlockKind, choice: str, words: tuple[Any, ...]) -> bool:
+    value = kind.heads if choice == "heads" else kind.choices[choice]
+    return value in words or (GIVEN in words and choice in DEFAULTS and value != DEFAULTS[choice])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,6 +61,7 @@ class Subject:
             self._check_function()
         self.name = self._name()
         self.dtypes = self._dtypes()
+        self.blocks = self._blocks()
         self.multiples = self._multiples()
         self.deterministic = self._flag("deterministic", True)
         self.validates = self._flag("validates", False)
@@ -102,6 +103,16 @@ class Subject:
                     f"dtypes are {', '.join(DTYPES)}"
                 )
         return tuple(dict.fromkeys(dtypes))
+
+    def _blocks(self) -> tuple[str, ...]:
+        """The kinds of block that it is verified with unasked, beside those that every backend is."""
+        blocks = getattr(self.backend, "blocks", ())
+        if not isinstance(blocks, list | tuple) or not all(isinstance(name, str) for name in blocks):
+            raise BackendError(
+                f"backend {self.label!r}: blocks={blocks!r:.60} must be a tuple of names of further kinds of block, "
+                "such as ('mistral',)"
+            )
+        return tuple(dict.fromkeys(blocks))
 
     def _multiples(self) -> Mapping[str, int]:
         multiples = getattr(self.backend, "multiples", {})

@@ -40,6 +40,12 @@ _SCORES = {
     "float16": (2.0, 6.0),
 }
 
+# What a score grows with, by whether queries and keys are normed: a norm takes the size of a projection away again.
+_SCORE_PARTS = {
+    False: ("attention.query", "attention.key", "attention.query_bias", "attention.key_bias"),
+    True: tuple(f"attention.{each}_norm.{part}" for each in ("query", "key") for part in ("gain", "bias")),
+}
+
 
 def as_dtype(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype of a dtype's name; low precision comes from ml_dtypes."""
@@ -228,7 +234,7 @@ def _parameters(config: BlockConfig, recipe: Recipe, dtype: str) -> dict[str, np
             parameters[name] = generator.normal(0.0, shape[0] ** -0.5, shape)
     if recipe.pattern == "extreme-scores":
         factor = generator.choice(_SCORES[dtype])
-        for name in ("attention.query", "attention.key", "attention.query_bias", "attention.key_bias"):
+        for name in _SCORE_PARTS[config.qk_norm is not None]:
             if name in parameters:
                 parameters[name] = parameters[name] * factor
     return parameters

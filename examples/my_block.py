@@ -21,6 +21,8 @@ class MyBackend:
             return f"only an rms norm before each branch, not {config.norm} norm, placement {config.placement}"
         if config.feed_forward != "swiglu" or config.bias:
             return "only swiglu without biases"
+        if config.further:
+            return f"it has no {', '.join(config.further)}"
         return None
 
     def build(self, config, parameters, dtype):

@@ -26,6 +26,8 @@ class TiledBackend:
             return "only pre-placed rms norms and swiglu without biases"
         if config.rotary == "interleaved":
             return "pairs of neighbouring features do not fit the lanes; only half-split rotary positions, or none"
+        if config.further:
+            return f"the kernel has no {', '.join(config.further)}"
         return None
 
     def build(self, config, parameters, dtype):

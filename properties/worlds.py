@@ -14,6 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from blocklaws.checking import Case
+from blocklaws.config import DERIVED_SIZES
 from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import evaluate
 from blocklaws.specification import Pick, Sizes
@@ -34,7 +35,8 @@ _LONGEST = 10_000
 
 def _scope(case: Case, sizes: Sizes, picks: Mapping[str, Any]) -> Any:
     config = case.kind.config(sizes)
-    words = {**config.as_dict(), "B": sizes.B, "T": sizes.T, "group": config.group, "dtype": case.dtype, **picks}
+    words = {**config.as_dict(), **{name: getattr(config, name) for name in DERIVED_SIZES}}
+    words |= {"B": sizes.B, "T": sizes.T, "dtype": case.dtype, **picks}
     return lambda path: words[path[0]]
 
 

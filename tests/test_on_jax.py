@@ -49,6 +49,16 @@ CONFIGS = {
     "original": LLAMA.replace(
         block="original", norm="layer", placement="post", feed_forward="relu", rotary=None, bias=True
     ),
+    # Between them, these two make every further choice.
+    "beside": LLAMA.replace(
+        **{"block": "beside", "norm": "layer", "feed_forward": "geglu", "n_kv_heads": 2, "d_head": 8, "bias": "qkv"},
+        **{"residual": "parallel", "residual_scale": 0.3, "qk_norm": "head", "window": 4, "softcap": 2.0},
+        **{"rotary": "half", "rotary_fraction": 0.5},
+    ),
+    "inside": LLAMA.replace(
+        **{"block": "inside", "placement": "inside", "feed_forward": "geglu_tanh", "qk_norm": "width", "window": 2},
+        **{"rotary_fraction": 0.7},
+    ),
 }
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 SUBNORMAL = {"float64": 2.0**-1074, "float32": 2.0**-149, "bfloat16": 2.0**-133, "float16": 2.0**-24}
@@ -192,7 +202,7 @@ class TestExactness:
     """What holds bit for bit."""
 
     @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("kind", ["llama-gqa", "original"])
+    @pytest.mark.parametrize("kind", ["llama-gqa", "original", "beside"])
     def test_suffix_and_batch(self, kind: str, dtype: str) -> None:
         """Fails if a row depends on the values of later tokens or of other sequences, however large they are."""
         block = built(kind, dtype)
@@ -216,7 +226,7 @@ class TestExactness:
         np.testing.assert_allclose(weights.astype(np.float64).sum(-1), 1, atol=9 * EPSILON[dtype])
 
     @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("kind", ["llama", "gpt"])
+    @pytest.mark.parametrize("kind", ["llama", "gpt", "beside", "inside"])
     def test_zero_branch(self, kind: str, dtype: str) -> None:
         """Fails if a block whose branches are zero changes a bit of its input, a subnormal among them."""
         config = CONFIGS[kind]
@@ -236,7 +246,7 @@ class TestCache:
     """forward_cached."""
 
     @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-    @pytest.mark.parametrize("kind", ["llama-gqa", "original"])
+    @pytest.mark.parametrize("kind", ["llama-gqa", "original", "beside"])
     def test_chunks_equal_the_whole(self, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Fails if positions, the mask or the growth of the cache (here past 16 slots) go wrong between chunks."""
         monkeypatch.setattr("blocklaws.backends.on_jax.block.SMALLEST_CACHE", 16)
@@ -354,7 +364,7 @@ class TestManners:
         for same in (frozen, np.asfortranarray(x), x[::-1].copy()[::-1]):
             np.testing.assert_array_equal(block.forward(same), expected)
 
-    @pytest.mark.parametrize("kind", ["llama", "gpt"])
+    @pytest.mark.parametrize("kind", ["llama", "gpt", "beside"])
     def test_empty_batch(self, kind: str) -> None:
         """Fails if a batch of zero is refused or its gradients are missing."""
         block, x = built(kind), drawn_input(LLAMA, 0, 3, 0)

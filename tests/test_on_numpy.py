@@ -21,13 +21,14 @@ from blocklaws.config import BlockConfig
 BLOCKS: dict[str, dict[str, Any]] = yaml.safe_load(
     resources.files("blocklaws.spec").joinpath("blocks.yaml").read_text(encoding="utf-8")
 )
+LABELS = ("says", "source", "by_default", "heads")
 SIZES: dict[str, int] = {"d_model": 6, "n_heads": 4, "d_head": 2, "d_ff": 5}
 LOW = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
 
 def config_of(block: str, **changes: Any) -> BlockConfig:
     """Return a small config of that kind of block, every size different from the others."""
-    choices = {key: value for key, value in BLOCKS[block].items() if key not in ("says", "source", "heads")}
+    choices = {key: value for key, value in BLOCKS[block].items() if key not in LABELS}
     n_kv_heads = 2 if BLOCKS[block]["heads"] == "grouped" else 4
     return BlockConfig(**{"block": block, **choices, **SIZES, "n_kv_heads": n_kv_heads, **changes})
 

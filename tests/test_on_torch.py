@@ -32,15 +32,27 @@ DTYPES = {
 }
 #: How far two orders of the same sums may lie apart, for values near one: a few units in the last place.
 CLOSE = {"float64": 1e-13, "float32": 1e-5, "bfloat16": 6e-2, "float16": 1e-2}
-BLOCKS = ("llama", "llama-gqa", "plain", "gpt", "original")
+#: Two blocks that make every further choice between them, each by way of another kind and what it says otherwise.
+FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
+    "beside": (
+        "neox",
+        {
+            **{"residual_scale": 0.3, "qk_norm": "head", "window": 4, "softcap": 2.0, "bias": "qkv"},
+            **{"feed_forward": "geglu", "heads": "grouped", "d_head": 8},
+        },
+    ),
+    "inside": ("olmo2", {"feed_forward": "geglu_tanh", "rotary": "interleaved", "rotary_fraction": 0.5, "window": 2}),
+}
+BLOCKS = ("llama", "llama-gqa", "plain", "gpt", "original", *FURTHER)
 BACKEND = TorchBackend()
 
 
 def config_of(block: str, **changes: Any) -> BlockConfig:
     """Return a small config of one kind of block; its sizes are all different."""
-    entry = dict(BLOCK_ENTRIES[block])
+    kind, words = FURTHER.get(block, (block, {}))
+    entry = {**BLOCK_ENTRIES[kind], **words}
     heads = {"n_heads": 6, "n_kv_heads": 2 if entry.pop("heads") == "grouped" else 6}
-    fields = {name: value for name, value in entry.items() if name not in ("says", "source")}
+    fields = {name: value for name, value in entry.items() if name not in ("says", "source", "by_default")}
     return BlockConfig(**{"block": block, "d_model": 10, "d_head": 4, "d_ff": 14, **heads, **fields, **changes})
 
 
@@ -205,7 +217,7 @@ def test_a_changed_suffix_leaves_the_prefix_bit_for_bit(block: str, dtype: str, 
 
 
 @each_dtype
-@pytest.mark.parametrize("block", ["llama", "llama-gqa", "plain", "gpt"])
+@pytest.mark.parametrize("block", ["llama", "llama-gqa", "plain", "gpt", *FURTHER])
 def test_zero_branches_give_exactly_the_input(block: str, dtype: str) -> None:
     """Fails if the residual path is rounded, scaled or normed, forward or backward."""
     torch_block, rng = built(block, dtype)
@@ -376,28 +388,32 @@ def test_devices_are_named_or_refused() -> None:
             BACKEND.with_device(name)
 
 
-def test_one_step_can_be_overridden() -> None:
-    """Fails if the computation goes past a step, so that a fault planted there would change nothing."""
-    rng = np.random.default_rng(4)
-    steps = [
+STEPS = {
+    "llama-gqa": [
         *("standardize", "attention_norm", "feed_forward_norm", "project_query", "project_key", "project_value"),
         *("split_heads", "rotary_frequencies", "rotary_angles", "rotate", "repeat_heads", "score_scale", "visible"),
         *("attend", "merge_heads", "project_output", "add_attention", "activate", "feed_forward", "add_feed_forward"),
-    ]
-    config = config_of("llama-gqa")
-    parameters, x = parameters_of(config, "float64", rng), draw(rng, (2, 3, 10), "float64")
-    right = BACKEND.build(config, parameters, "float64").forward(x)
-    for step in steps:
+    ],
+    "beside": [
+        *("norm_query", "norm_key", "norm_heads", "rotate_pairs", "scores", "cap_scores", "softmax", "mix"),
+        *("feed_forward_source", "scale_branch"),
+    ],
+}
 
-        def changed(self: DecoderBlock, *arguments: Any, step: str = step) -> Any:
-            result = getattr(DecoderBlock, step)(self, *arguments)
-            return result.logical_not() if step == "visible" else result * 1.5
 
-        faulty = type("Faulty", (DecoderBlock,), {step: changed})
-        block = type("FaultyBlock", (TorchBlock,), {"module_class": faulty})(
-            config, parameters, "float64", torch.device("cpu")
-        )
-        assert not np.allclose(block.forward(x), right, rtol=0, atol=1e-6), step
+@pytest.mark.parametrize(("block", "step"), [(block, step) for block in STEPS for step in STEPS[block]])
+def test_one_step_can_be_overridden(block: str, step: str) -> None:
+    """Fails if the computation goes past a step, so that a fault planted there would change nothing."""
+    right, rng = built(block, seed=4)
+
+    def changed(self: DecoderBlock, *arguments: Any) -> Any:
+        result = getattr(DecoderBlock, step)(self, *arguments)
+        return result.logical_not() if step == "visible" else result * 1.5
+
+    faulty = type("FaultyBlock", (TorchBlock,), {"module_class": type("Faulty", (DecoderBlock,), {step: changed})})
+    x = draw(rng, (2, 3, 10), "float64")
+    got = faulty(right.config, right.parameters(), "float64", torch.device("cpu")).forward(x)
+    assert not np.allclose(got, right.forward(x), rtol=0, atol=1e-6)
 
 
 def test_torch_is_imported_by_a_build_and_not_before() -> None:

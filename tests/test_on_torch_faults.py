@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -22,9 +22,10 @@ from blocklaws.backends.on_torch.adapter import TorchBlock
 from blocklaws.backends.on_torch.decoder import DecoderBlock
 from blocklaws.backends.on_torch.fault_tools import CallAware, ExplicitAttention
 from blocklaws.backends.on_torch.faults import faulty_block_class
-from blocklaws.canonical import STAGES, parameter_shapes
+from blocklaws.canonical import parameter_shapes, stage_order
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError
+from blocklaws.spec_reading import built_in_spec
 
 Array = npt.NDArray[Any]
 
@@ -34,6 +35,7 @@ def read(name: str) -> Any:
     return yaml.safe_load(files(spec).joinpath(name).read_text("utf-8"))
 
 
+SPEC = built_in_spec()
 BLOCKS: dict[str, dict[str, Any]] = read("blocks.yaml")
 FAULTS: dict[str, dict[str, Any]] = {
     entry["id"]: entry for entry in read("faults.yaml") if "torch" in entry.get("backends", ["torch"])
@@ -84,16 +86,16 @@ def config_of(block: str, fault: str = "") -> BlockConfig:
     """Return a small config of one kind of block, in which the fault can be seen; its sizes are all different."""
     entry = {**BLOCKS[block], **CHOICES.get(fault, {})}
     heads = {"n_heads": 6, "n_kv_heads": 3 if entry.pop("heads") == "grouped" else 6}
-    fields = {name: value for name, value in entry.items() if name not in ("says", "source")}
-    return BlockConfig(**{"block": block, "d_model": 10, "d_head": 4, "d_ff": 14, **heads, **fields})
+    # Two pairs turn, where a part of a head does: one alone has no exponent.
+    sizes = {"d_model": 10, "d_head": 8 if "rotary_fraction" in entry else 4, "d_ff": 14, **heads}
+    fields = {name: value for name, value in entry.items() if name not in ("says", "source", "by_default")}
+    return BlockConfig(**{"block": block, **sizes, **fields})
 
 
 def blocks_of(fault: str) -> list[str]:
-    """Return the blocks in which the spec says that a fault can be seen: named, or by their choices."""
-    listed = FAULTS[fault].get("blocks", {})
-    if isinstance(listed, Mapping):
-        return [block for block in BLOCKS if all(BLOCKS[block][choice] == word for choice, word in listed.items())]
-    return list(listed)
+    """Return the blocks in which the spec says that a fault can be seen; further kinds where no other is among them."""
+    listed = SPEC.faults[fault].blocks
+    return [block for block in listed if SPEC.blocks[block].by_default] or list(listed)
 
 
 def parameters_of(config: BlockConfig, dtype: str, world: World = WORLDS[0]) -> dict[str, Array]:
@@ -306,10 +308,10 @@ def test_a_fault_shows_first_at_its_stage(fault: str) -> None:
     """Fails if the first stage that diverges is another one than the spec says; without a stage, none may."""
     block, dtype = blocks_of(fault)[0], dtypes_of(fault)[0]
     config = config_of(block, fault)
-    order = list(STAGES)
+    order = list(stage_order(config))
     if config.placement == "post":
         # The norms come last in their halves, and are what leaves them.
-        order = [stage for stage in STAGES if not stage.endswith("_norm")]
+        order = [stage for stage in order if not stage.endswith("_norm")]
     first = None
     for world in (*WORLDS, World(tokens=1)):
         parameters = parameters_of(config, dtype, world)

@@ -75,15 +75,18 @@ def test_a_claim_can_come_true_somewhere() -> None:
 def test_every_public_report_is_told_by_a_fault_or_has_its_reason() -> None:
     """Fails when a kind of mistake that one block can show has no fault, or a fault is modelled on no known report."""
     known = yaml.safe_load(Path(__file__).with_name("bug_report_kinds.yaml").read_text(encoding="utf-8"))
-    modelled = {fault.modelled_on for fault in SPEC.faults.values()}
+    # A mistake in a choice that few blocks make may be in no report that we know.
+    modelled = {fault.modelled_on for fault in SPEC.faults.values()} - {""}
+    assert all(
+        fault.modelled_on for fault in SPEC.faults.values() if any(SPEC.blocks[b].by_default for b in fault.blocks)
+    )
     reports = {report for reports in known["kinds"].values() for report in reports}
     assert modelled <= reports
     assert set(known["same_mistake"].values()) <= set(SPEC.faults)
     assert modelled | set(known["same_mistake"]) | set(known["not_told"]) == reports
     assert modelled & set(known["not_told"]) == set()
     told = modelled | set(known["same_mistake"])
-    # A block of the spec caps no scores; every other kind shows in one.
-    assert [kind for kind, its in known["kinds"].items() if not told & set(its)] == ["softcap"]
+    assert [kind for kind, its in known["kinds"].items() if not told & set(its)] == []
 
 
 # --- nothing shrinks silently, nothing is unchecked -----------------------------------------------------------------
@@ -128,7 +131,8 @@ def test_a_run_on_the_reference_checks_every_case(tmp_path: Path, blocklaws: Cal
     done = blocklaws("verify", "numpy", "--profile", "quick", "--json", tmp_path / "report.json", timeout=1800)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    total = sum(count for block in planned("numpy").values() for name, count in block.items() if name != "invariants")
+    usual = {block: counts for block, counts in planned("numpy").items() if SPEC.blocks[block].by_default}
+    total = sum(count for block in usual.values() for name, count in block.items() if name != "invariants")
     assert report["summary"] == {"holds": total, "violated": 0, "unchecked": 0, "error": 0}
     assert min(case["examples"] for case in report["cases"]) >= 1
 

@@ -17,7 +17,7 @@ import numpy as np
 from blocklaws.backends.mapped.block import MappedBlock
 from blocklaws.backends.mapped.driver import Driver, load_driver
 from blocklaws.backends.mapped.rotary import feature_order
-from blocklaws.backends.mapped.schema import Mapping
+from blocklaws.backends.mapped.schema import ANY_NUMBER, Mapping
 from blocklaws.backends.mapped.stages import check_modules
 from blocklaws.backends.mapped.values import Scope
 from blocklaws.config import BlockConfig
@@ -44,6 +44,7 @@ class MappedBackend:
         self.device = device
         self.name = mapping.name
         self.dtypes = mapping.dtypes
+        self.blocks = mapping.blocks
         self.multiples = dict(mapping.multiples)
         self.deterministic = mapping.deterministic
         self.cannot = dict(mapping.cannot)
@@ -67,7 +68,7 @@ class MappedBackend:
         words = {name: getattr(config, name, None) for name in self._mapping.choices}
         words["heads"] = "equal" if config.group == 1 else "grouped"
         for name, allowed in self._mapping.choices.items():
-            if words[name] not in allowed:
+            if not _is_among(words[name], allowed):
                 offered = " or ".join(_word(word) for word in allowed)
                 return f"{name} is {_word(words[name])}; the mapping supports {offered}"
         for condition in self._mapping.conditions:
@@ -124,5 +125,10 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
+def _is_among(word: Any, allowed: tuple[Any, ...]) -> bool:
+    return word in allowed or (ANY_NUMBER in allowed and isinstance(word, int | float) and not isinstance(word, bool))
+
+
 def _word(word: Any) -> str:
-    return {None: "null", True: "true", False: "false"}.get(word, str(word))
+    # Not by a dict of words: 1.0 would be found under True.
+    return "null" if word is None else str(word).lower() if isinstance(word, bool) else str(word)

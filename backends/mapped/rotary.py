@@ -26,10 +26,10 @@ def feature_order(config: BlockConfig, layout: str | None) -> Array | None:
     """Return, for each feature of a head of the layer, which feature of the block's head it is; None for no change."""
     if config.rotary is None or layout is None or config.rotary == layout:
         return None
-    interleaved = np.arange(config.d_head).reshape(-1, 2)  # row i: the two features of pair i
-    if layout == "half":
-        return interleaved.T.reshape(-1)
-    return interleaved.reshape(2, -1).T.reshape(-1)
+    turned, rest = np.arange(config.d_rotary), np.arange(config.d_rotary, config.d_head)
+    # From interleaved, row i of a table of pairs is pair i; from half, row 0 has the first of each.
+    table = turned.reshape(-1, 2) if layout == "half" else turned.reshape(2, -1)
+    return np.concatenate([table.T.reshape(-1), rest])
 
 
 def reorder(array: Array, order: Array | None) -> Array:
@@ -46,19 +46,19 @@ def restore(array: Array, order: Array | None) -> Array:
 
 
 def cos_sin(config: BlockConfig, layout: str | None, positions: Array) -> tuple[Array, Array]:
-    """Return cosine and sine of each feature's angle, two arrays [1, token, d_head] in float64.
+    """Return cosine and sine of each turned feature's angle, two arrays [1, token, d_rotary] in float64.
 
-    Where the block has no rotary positions the angles are zero, which turns nothing.
+    Where the block has no rotary positions the angles of all d_head features are zero, which turns nothing.
     """
+    width = config.d_head if config.rotary is None else config.d_rotary
     if config.rotary is None:
-        frequencies = np.zeros(config.d_head // 2 + config.d_head % 2)
+        frequencies = np.zeros(width // 2 + width % 2)
     else:
-        pairs = np.arange(config.d_head // 2)
-        frequencies = config.rotary_base ** (-2.0 * pairs / config.d_head)
+        frequencies = config.rotary_base ** (-2.0 * np.arange(width // 2) / width)
     angles = positions[:, None].astype(np.float64) * frequencies
     if (layout or config.rotary) == "interleaved":
         angles = np.repeat(angles, 2, axis=-1)
     else:
         angles = np.concatenate([angles, angles], axis=-1)
-    angles = angles[None, :, : config.d_head]
+    angles = angles[None, :, :width]
     return np.cos(angles), np.sin(angles)

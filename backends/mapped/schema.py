@@ -20,9 +20,9 @@ from blocklaws.backends.mapped.rotary import LAYOUTS
 from blocklaws.backends.mapped.stages import StageRule, parse_stages
 from blocklaws.backends.mapped.values import Call, Value, parse_call, parse_value
 from blocklaws.canonical import CAPABILITIES, STAGES
-from blocklaws.config import CHOICES, SIZES, BlockConfig
+from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, SIZES, BlockConfig
 
-__all__ = ["Cached", "Condition", "Mapping", "Passing", "read_mappings"]
+__all__ = ["ANY_NUMBER", "Cached", "Condition", "Mapping", "Passing", "read_mappings"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -32,11 +32,15 @@ _PASSED = (
     "input", "offset", "positions", "batch_positions", "cos", "sin", "mask", "batch", "tokens", "keys",
 )  # fmt: skip
 _SECTIONS = (
-    "name", "says", "framework", "needs", "dtypes", "multiples", "deterministic", "supports", "cannot", "rotary",
-    "build", "inputs", "mask", "forward", "cached", "parameters", "stages", "variants",
+    "name", "says", "framework", "needs", "dtypes", "blocks", "multiples", "deterministic", "supports", "cannot",
+    "rotary", "build", "inputs", "mask", "forward", "cached", "parameters", "stages", "variants",
 )  # fmt: skip
 _REQUIRED = ("name", "framework", "supports", "build", "mask", "forward", "parameters")
 _HEADS = ("equal", "grouped")
+#: What a mapping says that supports a choice whatever its number, as in ``window: [null, number]``.
+ANY_NUMBER = "number"
+#: The further choices that are numbers; of the others, such as norm_eps, a layer takes any.
+_NUMBERS = {name: DEFAULTS[name] for name in NUMBERS if name in DEFAULTS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Mapping:
     framework: str
     needs: abc.Mapping[str, tuple[str | None, Node]]
     dtypes: tuple[str, ...]
+    blocks: tuple[str, ...]
     multiples: abc.Mapping[str, int]
     deterministic: bool
     choices: abc.Mapping[str, tuple[Any, ...]]
@@ -126,6 +131,7 @@ def _parse(root: Node, name: str, path: Path) -> Mapping:
         framework=framework,
         needs=_parse_needs(entries.get("needs")),
         dtypes=_parse_dtypes(entries.get("dtypes")),
+        blocks=_parse_blocks(entries.get("blocks")),
         multiples=_parse_multiples(entries.get("multiples")),
         deterministic=_parse_flag(entries.get("deterministic"), "deterministic"),
         choices=choices,
@@ -145,13 +151,20 @@ def _parse(root: Node, name: str, path: Path) -> Mapping:
 
 def _parse_supports(node: Node) -> tuple[dict[str, tuple[Any, ...]], tuple[Condition, ...]]:
     words: dict[str, tuple[Any, ...]] = {**CHOICES, "heads": _HEADS}
-    # Each is asked for: a mapping that forgets one would claim to support all of it.
-    entries = node.fields("supports", (*words, "where"), words)
+    words |= {name: (None, ANY_NUMBER) if default is None else (ANY_NUMBER,) for name, default in _NUMBERS.items()}
+    # Each is asked for: a mapping that forgets one would claim to support all of it. Of the further choices it supports
+    # what a block is without them, unless it says more.
+    entries = node.fields("supports", (*words, "where"), [name for name in words if name not in DEFAULTS])
     choices: dict[str, tuple[Any, ...]] = {}
     for name, allowed in words.items():
+        if name not in entries:
+            choices[name] = (DEFAULTS[name],)
+            continue
         given = entries[name]
         items = given.items("supports") if isinstance(given.value, list) else [given]
         for item in items:
+            if name in _NUMBERS and isinstance(item.value, int | float) and not isinstance(item.value, bool):
+                continue
             if not any(item.value is word or (isinstance(word, str) and item.value == word) for word in allowed):
                 item.refuse(f"supports: {name}: {item.kind} is not known; expected some of {list(allowed)}")
         choices[name] = tuple(item.value for item in items)
@@ -235,6 +248,11 @@ def _parse_dtypes(node: Node | None) -> tuple[str, ...]:
     if node is None:
         return ("float32",)
     return tuple(item.word("dtypes", DTYPES) for item in node.items("dtypes"))
+
+
+def _parse_blocks(node: Node | None) -> tuple[str, ...]:
+    """Read the further kinds of block that the layer is verified as unasked; their names are the spec's to check."""
+    return tuple(item.text("blocks") for item in node.items("blocks")) if node is not None else ()
 
 
 def _parse_multiples(node: Node | None) -> dict[str, int]:

@@ -16,17 +16,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blocklaws.backends.on_jax.norms import NormSteps
 from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, contract, wide
-from blocklaws.config import BlockConfig
 
 __all__ = ["AttentionSteps"]
 
 
 @dataclasses.dataclass(frozen=True)
-class AttentionSteps:
+class AttentionSteps(NormSteps):
     """The attention branch of one config."""
-
-    config: BlockConfig
 
     # --- projections and heads ---
 
@@ -81,12 +79,12 @@ class AttentionSteps:
         return self.config.rotary
 
     def rotary_frequencies(self) -> jax.Array:
-        """Return the radians a position of each pair, base^(-2 i / d_head), float64 [d_head / 2]."""
-        pair = jnp.arange(self.config.d_head // 2, dtype=jnp.float64)
-        return self.config.rotary_base ** (-2.0 * pair / self.config.d_head)
+        """Return the radians a position of each pair, base^(-2 i / d_rotary), float64 [d_rotary / 2]."""
+        pair = jnp.arange(self.config.d_rotary // 2, dtype=jnp.float64)
+        return self.config.rotary_base ** (-2.0 * pair / self.config.d_rotary)
 
     def rotary_angles(self, positions: jax.Array) -> jax.Array:
-        """Return the angles in radians, [T, d_head / 2] (Su et al. 2021, eq. 34).
+        """Return the angles in radians, [T, d_rotary / 2] (Su et al. 2021, eq. 34).
 
         In float64 for every dtype of block: position 4000 times a float32 frequency is wrong by 2e-4 radians, and a
         table on the host would cost a transfer. What leaves `rotate` has the block's own dtype.
@@ -94,16 +92,23 @@ class AttentionSteps:
         return positions[:, None].astype(jnp.float64) * self.rotary_frequencies()
 
     def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:
-        """Return queries or keys [B, heads, T, d_head] with each pair turned by its angle [T, d_head / 2].
+        """Return queries or keys [B, heads, T, d_head] with their first d_rotary features turned."""
+        turned = self.config.d_rotary
+        if turned == a.shape[-1]:
+            return self.rotate_pairs(a, angles)
+        return jnp.concatenate([self.rotate_pairs(a[..., :turned], angles), a[..., turned:]], axis=-1)
 
-        Pairs are (2i, 2i + 1) for ``interleaved``, (i, i + d_head / 2) for ``half``.
+    def rotate_pairs(self, a: jax.Array, angles: jax.Array) -> jax.Array:
+        """Return a [B, heads, T, d_rotary] with each pair of features turned by its angle [T, d_rotary / 2].
+
+        Pairs are (2i, 2i + 1) for ``interleaved``, (i, i + d_rotary / 2) for ``half``.
         """
         cosine, sine = jnp.cos(angles).astype(wide(a).dtype), jnp.sin(angles).astype(wide(a).dtype)
         first, second = self.split_pairs(wide(a))
         return self.join_pairs(first * cosine - second * sine, first * sine + second * cosine).astype(a.dtype)
 
     def split_pairs(self, a: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the first and the second features of the pairs, each [..., d_head / 2]."""
+        """Return the first and the second features of the pairs, each [..., d_rotary / 2]."""
         half = a.shape[-1] // 2
         if self.layout == "interleaved":
             pairs = a.reshape(*a.shape[:-1], half, 2)
@@ -146,16 +151,24 @@ class AttentionSteps:
         return float(self.config.d_head**-0.5)
 
     def scores(self, query: jax.Array, key: jax.Array) -> jax.Array:
-        """Return wide scores [B, n_heads, T, K]."""
-        return contract("bhqd,bhkd->bhqk", query, key) * self.score_scale()
+        """Return wide scores [B, n_heads, T, K], capped where the block caps them."""
+        return self.cap_scores(contract("bhqd,bhkd->bhqk", query, key) * self.score_scale())
+
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        """Return wide scores squeezed into (-softcap, softcap), before any of them is hidden."""
+        bound = self.config.softcap
+        return scores if bound is None else bound * jnp.tanh(scores / bound)
 
     def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
         """Return [T, K], True where a query may look at a key.
 
         Slots count the keys of this call or of the cache from zero. They are not positions: an offset moves queries and
-        keys alike and hides nothing.
+        keys alike and hides nothing. With a window a query looks at the last keys only, its own among them.
         """
-        return key_slots[None, :] <= query_slots[:, None]
+        seen = key_slots[None, :] <= query_slots[:, None]
+        if self.config.window is None:
+            return seen
+        return seen & (query_slots[:, None] - key_slots[None, :] < self.config.window)
 
     def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
         """Return `visible` for a chunk whose first slot is ``cache.length``, before the chunk enters the cache."""
@@ -191,8 +204,8 @@ class AttentionSteps:
         ``offset`` is the position of the first token, with a cache too.
         """
         config, tokens = self.config, n.shape[1]
-        query = self.split_heads(self.project_query(parameters, n), config.n_heads)
-        key = self.split_heads(self.project_key(parameters, n), config.n_kv_heads)
+        query = self.split_heads(self.norm_query(parameters, self.project_query(parameters, n)), config.n_heads)
+        key = self.split_heads(self.norm_key(parameters, self.project_key(parameters, n)), config.n_kv_heads)
         value = self.split_heads(self.project_value(parameters, n), config.n_kv_heads)
         slots = jnp.arange(tokens, dtype=jnp.int32)
         if cache is None:

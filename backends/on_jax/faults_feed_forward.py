@@ -23,7 +23,7 @@ class GeluTanhForErf(Steps):
 @fault("gelu-tanh-as-erf")
 class GeluTanhAsErf(Steps):
     def activate(self, a: jax.Array) -> jax.Array:
-        if self.config.feed_forward != "gelu_tanh":
+        if not self.config.feed_forward.endswith("_tanh"):
             return super().activate(a)
         return jax.nn.gelu(wide(a), approximate=False).astype(a.dtype)
 
@@ -114,3 +114,21 @@ class FeedForwardTokenShift(Steps):
 class FeedForwardWidthCut(Steps):
     def project_down(self, parameters: Parameters, inner: jax.Array) -> jax.Array:
         return super().project_down(parameters, inner.at[..., -1].set(0))
+
+
+@fault("geglu-as-swiglu")
+class GegluAsSwiglu(Steps):
+    def activate(self, a: jax.Array) -> jax.Array:
+        return jax.nn.silu(wide(a)).astype(a.dtype)
+
+
+@fault("geglu-tanh-as-erf")
+class GegluTanhAsErf(Steps):
+    def activate(self, a: jax.Array) -> jax.Array:
+        return jax.nn.gelu(wide(a), approximate=False).astype(a.dtype)
+
+
+@fault("geglu-erf-as-tanh")
+class GegluErfAsTanh(Steps):
+    def activate(self, a: jax.Array) -> jax.Array:
+        return jax.nn.gelu(wide(a), approximate=True).astype(a.dtype)

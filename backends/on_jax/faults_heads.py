@@ -165,3 +165,15 @@ class KvGradientWrongGroup(Steps):
         # Tiled as far as gradients go: the difference is zero in value.
         tiled = jnp.tile(a, (1, self.config.group, 1, 1))
         return jax.lax.stop_gradient(super().repeat_heads(a) - tiled) + tiled
+
+
+@fault("qkv-bias-dropped")
+class QkvBiasDropped(Steps):
+    def project_query(self, parameters: Parameters, n: jax.Array) -> jax.Array:
+        return super().project_query(without(parameters, "attention.query_bias"), n)
+
+    def project_key(self, parameters: Parameters, n: jax.Array) -> jax.Array:
+        return super().project_key(without(parameters, "attention.key_bias"), n)
+
+    def project_value(self, parameters: Parameters, n: jax.Array) -> jax.Array:
+        return super().project_value(without(parameters, "attention.value_bias"), n)

@@ -23,7 +23,7 @@ class MaskOffByOne(Steps):
 @fault("self-hidden")
 class SelfHidden(Steps):
     def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
-        return super().visible(query_slots - 1, key_slots) | (key_slots == 0)
+        return super().visible(query_slots - 1, key_slots) | ((key_slots == 0) & (query_slots[:, None] == 0))
 
 
 @fault("mask-missing")
@@ -49,8 +49,9 @@ class MaskMissingInLastHead(Steps):
 class MaskMissingInLaterBatches(Steps):
     def softmax(self, scores: jax.Array, visible: jax.Array) -> jax.Array:
         later = jnp.arange(scores.shape[0]) > 0
-        # The last query sees every key that there is.
-        return super().softmax(scores, visible | (later[:, None, None, None] & visible[..., -1:, :]))
+        # Every key that there is, is seen by some query.
+        seen = jnp.any(visible, axis=-2, keepdims=True)
+        return super().softmax(scores, visible | (later[:, None, None, None] & seen))
 
 
 @fault("window-never-asked")
@@ -96,3 +97,51 @@ class CacheMaskMissing(Steps):
 class CacheFirstChunkUnmasked(Steps):
     def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
         return self.visible(query_slots, key_slots) | (cache.length == 0)
+
+
+@fault("window-ignored")
+class WindowIgnored(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return _causal(query_slots, key_slots)
+
+
+@fault("window-off-by-one")
+class WindowOffByOne(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        visible, window = super().visible(query_slots, key_slots), self.config.window
+        return visible if window is None else visible | (_back(query_slots, key_slots) == window)
+
+
+@fault("window-short-by-one")
+class WindowShortByOne(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        visible, window, back = (
+            super().visible(query_slots, key_slots),
+            self.config.window,
+            _back(query_slots, key_slots),
+        )
+        return visible if window is None else visible & ((back == 0) | (back < window - 1))
+
+
+@fault("window-ignored-in-cache")
+class WindowIgnoredInCache(Steps):
+    def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
+        return _causal(query_slots, key_slots)
+
+
+@fault("window-cache-cut-early")
+class WindowCacheCutEarly(Steps):
+    def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
+        visible, window = self.visible(query_slots, key_slots), self.config.window
+        # What was cut before is older than the window of every later query.
+        kept = key_slots.size if window is None else max(window, query_slots.size)
+        return visible & (key_slots > query_slots[-1] - kept)
+
+
+def _causal(query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+    return _back(query_slots, key_slots) >= 0
+
+
+def _back(query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+    """Return how many keys before its own a query finds a key, [T, K]; less than zero for a later one."""
+    return query_slots[:, None] - key_slots[None, :]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from blocklaws.backends.on_jax.fault_tools import rounded
 from blocklaws.backends.on_jax.faults import fault
-from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, add
 from blocklaws.backends.on_jax.steps import Steps
 
 
@@ -28,8 +28,8 @@ class ResidualFromNorm(Steps):
 
 @fault("feed-forward-residual-from-norm")
 class FeedForwardResidualFromNorm(Steps):
-    def feed_forward_half(self, parameters: Parameters, x: jax.Array) -> Stages:
-        stages = super().feed_forward_half(parameters, x)
+    def feed_forward_half(self, parameters: Parameters, x: jax.Array, source: jax.Array) -> Stages:
+        stages = super().feed_forward_half(parameters, x, source)
         output = self.add_feed_forward(stages["feed_forward_norm"], stages["feed_forward_branch"])
         return {**stages, "output": output}
 
@@ -51,23 +51,15 @@ class FeedForwardResidualFromInput(Steps):
     def block(
         self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None = None
     ) -> tuple[Stages, KeyValues | None]:
-        stages, cache = super().block(parameters, x, offset, cache)
-        output = self.add_feed_forward(x, stages["feed_forward_branch"])
-        if self.placement == "post":
-            output = self.feed_forward_norm(parameters, output)
-            stages["feed_forward_norm"] = output
-        return {**stages, "output": output}, cache
+        first, cache = self.attention_half(parameters, x, offset, cache)
+        source = self.feed_forward_source(x, first["after_attention"])
+        return {"input": x, **first, **self.feed_forward_half(parameters, x, source)}, cache
 
 
 @fault("second-norm-reads-input")
 class SecondNormReadsInput(Steps):
-    def block(
-        self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None = None
-    ) -> tuple[Stages, KeyValues | None]:
-        first, cache = self.attention_half(parameters, x, offset, cache)
-        second = self.feed_forward_half(parameters, x)
-        output = self.add_feed_forward(first["after_attention"], second["feed_forward_branch"])
-        return {"input": x, **first, **second, "output": output}, cache
+    def feed_forward_source(self, x: jax.Array, after: jax.Array) -> jax.Array:
+        return x
 
 
 @fault("stream-overwritten")
@@ -91,34 +83,22 @@ class BranchScaled(Steps):
 @fault("placement-swapped")
 class PlacementSwapped(Steps):
     @property
-    def placement(self) -> Literal["pre", "post"]:
+    def placement(self) -> Literal["pre", "post", "inside"]:
         return "post" if self.config.placement == "pre" else "pre"
 
 
 @fault("placement-ignored")
 class PlacementIgnored(Steps):
     @property
-    def placement(self) -> Literal["pre", "post"]:
+    def placement(self) -> Literal["pre", "post", "inside"]:
         return "pre"
 
 
 @fault("post-norm-on-branch")
 class PostNormOnBranch(Steps):
-    def attention_half(
-        self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None
-    ) -> tuple[Stages, KeyValues | None]:
-        stages, cache = self.attention(parameters, x, offset, cache)
-        norm = self.attention_norm(parameters, stages["attention_branch"])
-        return {**stages, "attention_norm": norm, "after_attention": self.add_attention(x, norm)}, cache
-
-    def feed_forward_half(self, parameters: Parameters, x: jax.Array) -> Stages:
-        branch = self.feed_forward(parameters, x)
-        norm = self.feed_forward_norm(parameters, branch)
-        return {
-            "feed_forward_norm": norm,
-            "feed_forward_branch": branch,
-            "output": self.add_feed_forward(x, norm),
-        }
+    @property
+    def placement(self) -> Literal["pre", "post", "inside"]:
+        return "inside"
 
 
 @fault("residual-rounded")
@@ -132,6 +112,62 @@ class BranchOrderSwapped(Steps):
     def block(
         self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None = None
     ) -> tuple[Stages, KeyValues | None]:
-        first = self.feed_forward_half(parameters, x)
+        first = self.feed_forward_half(parameters, x, x)
         second, cache = self.attention_half(parameters, first["output"], offset, cache)
         return {"input": x, **first, **second, "output": second["after_attention"]}, cache
+
+
+@fault("inside-as-pre")
+class InsideAsPre(Steps):
+    @property
+    def placement(self) -> Literal["pre", "post", "inside"]:
+        return "pre"
+
+
+@fault("inside-as-post")
+class InsideAsPost(Steps):
+    @property
+    def placement(self) -> Literal["pre", "post", "inside"]:
+        return "post"
+
+
+@fault("parallel-as-sequential")
+class ParallelAsSequential(Steps):
+    def feed_forward_source(self, x: jax.Array, after: jax.Array) -> jax.Array:
+        return after
+
+
+@fault("parallel-shared-norm")
+class ParallelSharedNorm(Steps):
+    def feed_forward_norm(self, parameters: Parameters, x: jax.Array) -> jax.Array:
+        return self.attention_norm(parameters, x)
+
+
+@fault("parallel-input-twice")
+class ParallelInputTwice(Steps):
+    def block(
+        self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None = None
+    ) -> tuple[Stages, KeyValues | None]:
+        stages, cache = super().block(parameters, x, offset, cache)
+        return {**stages, "output": stages["output"] + x}, cache
+
+
+@fault("residual-scale-ignored")
+class ResidualScaleIgnored(Steps):
+    def scale_branch(self, branch: jax.Array) -> jax.Array:
+        return branch
+
+
+@fault("residual-scale-on-attention-only")
+class ResidualScaleOnAttentionOnly(Steps):
+    def add_feed_forward(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return add(x, branch)
+
+
+@fault("residual-scale-on-sum")
+class ResidualScaleOnSum(Steps):
+    def add_attention(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return self.scale_branch(add(x, branch))
+
+    def add_feed_forward(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        return self.scale_branch(add(x, branch))

@@ -36,7 +36,7 @@ class RotaryLayoutFixed(Steps):
 
 @fault("rotary-angles-mispaired")
 class RotaryAnglesMispaired(Steps):
-    def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:
+    def rotate_pairs(self, a: jax.Array, angles: jax.Array) -> jax.Array:
         by_feature = _OtherLayout(self.config).join_pairs(angles, angles).astype(wide(a).dtype)
         of_first, of_second = self.split_pairs(by_feature)
         first, second = self.split_pairs(wide(a))
@@ -49,7 +49,7 @@ class RotaryAnglesMispaired(Steps):
 @fault("rotary-frequency-off-by-one")
 class RotaryFrequencyOffByOne(Steps):
     def rotary_frequencies(self) -> jax.Array:
-        return super().rotary_frequencies() * float(self.config.rotary_base ** (2 / self.config.d_head))
+        return super().rotary_frequencies() * float(self.config.rotary_base ** (2 / self.config.d_rotary))
 
 
 @fault("rotary-base-fixed")
@@ -105,7 +105,7 @@ class RotaryKeyBackwards(Steps):
 
 @fault("rotary-sine-missing")
 class RotarySineMissing(Steps):
-    def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:
+    def rotate_pairs(self, a: jax.Array, angles: jax.Array) -> jax.Array:
         cosine = jnp.cos(angles).astype(wide(a).dtype)
         first, second = self.split_pairs(wide(a))
         return self.join_pairs(first * cosine, second * cosine).astype(a.dtype)
@@ -151,7 +151,7 @@ class RotaryPartial(Steps):
 @fault("rotary-exponent-by-d-model")
 class RotaryExponentByDModel(Steps):
     def rotary_frequencies(self) -> jax.Array:
-        pair = jnp.arange(self.config.d_head // 2, dtype=jnp.float64)
+        pair = jnp.arange(self.config.d_rotary // 2, dtype=jnp.float64)
         return self.config.rotary_base ** (-2.0 * pair / self.config.d_model)
 
 
@@ -182,3 +182,34 @@ class CacheKeysNotTurned(Steps):
         self, query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         return self.turn(query, key, value, positions)[0], key, value
+
+
+@fault("rotary-fraction-ignored")
+class RotaryFractionIgnored(Steps):
+    def rotary_frequencies(self) -> jax.Array:
+        return Steps(self.config.replace(rotary_fraction=1.0)).rotary_frequencies()
+
+    def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:
+        return self.rotate_pairs(a, angles)
+
+
+@fault("rotary-fraction-exponent-by-d-head")
+class RotaryFractionExponentByDHead(Steps):
+    def rotary_frequencies(self) -> jax.Array:
+        pair = jnp.arange(self.config.d_rotary // 2, dtype=jnp.float64)
+        return self.config.rotary_base ** (-2.0 * pair / self.config.d_head)
+
+
+@fault("rotary-turns-last-features")
+class RotaryTurnsLastFeatures(Steps):
+    def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:
+        stay = self.config.d_head - self.config.d_rotary
+        return jnp.concatenate([a[..., :stay], self.rotate_pairs(a[..., stay:], angles)], axis=-1)
+
+
+@fault("rotary-fraction-pairs-across-head")
+class RotaryFractionPairsAcrossHead(Steps):
+    def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:
+        # Every pair of the head, of which those without an angle stand still.
+        still = (self.config.d_head - self.config.d_rotary) // 2
+        return self.rotate_pairs(a, jnp.pad(angles, ((0, 0), (0, still))))

@@ -1,7 +1,7 @@
-"""Faults of the softmax and of the scale of the scores.
+"""Faults of the softmax, and of the scale and the soft-cap of the scores.
 
-Must hold: each class overrides `softmax` or `score_scale`, and nothing else. Where a fault gives hidden keys a weight,
-unfilled slots of a cache still get none: they are no keys.
+Must hold: each class overrides `softmax`, `score_scale` or `cap_scores`, and nothing else. Where a fault gives hidden
+keys a weight, unfilled slots of a cache still get none: they are no keys.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from blocklaws.backends.on_jax.steps import Steps
 
 
 def _keys(visible: jax.Array) -> jax.Array:
-    """Return True for every key that there is: the last query sees them all."""
-    return jnp.broadcast_to(visible[..., -1:, :], visible.shape)
+    """Return True for every key that there is: some query sees it."""
+    return jnp.broadcast_to(jnp.any(visible, axis=-2, keepdims=True), visible.shape)
 
 
 def _exponentials(scores: jax.Array, visible: jax.Array, axis: int = -1) -> jax.Array:
@@ -128,3 +128,38 @@ class ScaleTwice(Steps):
 class ScaleByNHeads(Steps):
     def score_scale(self) -> float:
         return float(self.config.n_heads**-0.5)
+
+
+@fault("softcap-missing")
+class SoftcapMissing(Steps):
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        return scores
+
+
+@fault("softcap-after-mask")
+class SoftcapAfterMask(Steps):
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        return scores
+
+    def softmax(self, scores: jax.Array, visible: jax.Array) -> jax.Array:
+        hidden = jnp.where(visible, scores, -jnp.inf)
+        return super().softmax(super().cap_scores(hidden), _keys(visible))
+
+
+@fault("softcap-before-scale")
+class SoftcapBeforeScale(Steps):
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        return super().cap_scores(scores / self.score_scale()) * self.score_scale()
+
+
+@fault("softcap-multiplies-scores")
+class SoftcapMultipliesScores(Steps):
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        bound = self.config.softcap
+        return scores if bound is None else scores * jnp.tanh(scores / bound)
+
+
+@fault("softcap-not-multiplied-back")
+class SoftcapNotMultipliedBack(Steps):
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        return super().cap_scores(scores) / (self.config.softcap or 1.0)

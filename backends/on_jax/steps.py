@@ -1,9 +1,8 @@
 """The mathematics of one decoder block as named pure functions, the steps of docs/architecture.md.
 
 Must hold: each step is a pure function of its arguments and of the config, so that one compilation serves every world
-of a config; overriding one step changes that step alone. Statistics are those of one token: a row never depends on
-another row but through attention. Must not: hold arrays, because the object is a static argument of the compiled
-functions.
+of a config; overriding one step changes that step alone. A choice at its default adds nothing to a program. Must not:
+hold arrays, because the object is a static argument of the compiled functions.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 
 from blocklaws.backends.on_jax.attention import AttentionSteps
 from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, add, wide
@@ -23,6 +21,8 @@ __all__ = ["ACTIVATIONS", "Steps"]
 #: Feed-forward word -> activation of a wide array. `jax.nn.relu` has the gradient zero at zero, `jnp.maximum` a half.
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "swiglu": jax.nn.silu,
+    "geglu": lambda a: jax.nn.gelu(a, approximate=False),
+    "geglu_tanh": lambda a: jax.nn.gelu(a, approximate=True),
     "gelu": lambda a: jax.nn.gelu(a, approximate=False),
     "gelu_tanh": lambda a: jax.nn.gelu(a, approximate=True),
     "relu": jax.nn.relu,
@@ -34,44 +34,9 @@ class Steps(AttentionSteps):
     """The steps of a whole block. Equal configs and equal classes share their compilations."""
 
     @property
-    def placement(self) -> Literal["pre", "post"]:
-        """Where the norms are (Xiong et al. 2020, figure 1)."""
+    def placement(self) -> Literal["pre", "post", "inside"]:
+        """Where the norms are: on what a branch reads, on the sum with it, or on what it gives."""
         return self.config.placement
-
-    # --- norms ---
-
-    def statistics(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return what is subtracted and what is divided by the root of, each [B, T, 1], of a wide x [B, T, d_model].
-
-        RMS norm (Zhang and Sennrich 2019, eq. 4): zero and the mean square. Layer norm (Ba et al. 2016, eq. 3): the
-        mean and the population variance.
-        """
-        if self.config.norm == "rms":
-            square = jnp.mean(x * x, axis=-1, keepdims=True)
-            return jnp.zeros_like(square), square
-        mean = jnp.mean(x, axis=-1, keepdims=True)
-        return mean, jnp.mean((x - mean) ** 2, axis=-1, keepdims=True)
-
-    def standardize(self, x: jax.Array, eps: float) -> jax.Array:
-        """Return the core of a norm, wide: statistics over the features of each token, no gain."""
-        x = wide(x)
-        center, spread = self.statistics(x)
-        return (x - center) / jnp.sqrt(spread + eps)
-
-    def normalize(self, x: jax.Array, gain: jax.Array, bias: jax.Array | None, eps: float) -> jax.Array:
-        """Return a whole norm, in the dtype of x."""
-        scaled = self.standardize(x, eps) * wide(gain)
-        return (scaled if bias is None else scaled + wide(bias)).astype(x.dtype)
-
-    def attention_norm(self, parameters: Parameters, x: jax.Array) -> jax.Array:
-        """Return the first norm of x [B, T, d_model]."""
-        gain, bias = parameters["attention_norm.gain"], parameters.get("attention_norm.bias")
-        return self.normalize(x, gain, bias, self.config.norm_eps)
-
-    def feed_forward_norm(self, parameters: Parameters, x: jax.Array) -> jax.Array:
-        """Return the second norm of x [B, T, d_model]."""
-        gain, bias = parameters["feed_forward_norm.gain"], parameters.get("feed_forward_norm.bias")
-        return self.normalize(x, gain, bias, self.config.norm_eps)
 
     # --- feed-forward ---
 
@@ -94,13 +59,21 @@ class Steps(AttentionSteps):
 
     # --- the block ---
 
+    def scale_branch(self, branch: jax.Array) -> jax.Array:
+        """Return what a residual sum adds for a branch, in the dtype of the branch.
+
+        Scaled wide: a Python number would take the dtype of the branch, and 0.1 is no bfloat16.
+        """
+        scale = self.config.residual_scale
+        return branch if scale == 1 else (wide(branch) * scale).astype(branch.dtype)
+
     def add_attention(self, x: jax.Array, branch: jax.Array) -> jax.Array:
         """Return the first residual sum."""
-        return add(x, branch)
+        return add(x, self.scale_branch(branch))
 
     def add_feed_forward(self, x: jax.Array, branch: jax.Array) -> jax.Array:
         """Return the second residual sum."""
-        return add(x, branch)
+        return add(x, self.scale_branch(branch))
 
     def attention_half(
         self, parameters: Parameters, x: jax.Array, offset: jax.Array, cache: KeyValues | None
@@ -110,20 +83,32 @@ class Steps(AttentionSteps):
             norm = self.attention_norm(parameters, x)
             stages, cache = self.attention(parameters, norm, offset, cache)
             after = self.add_attention(x, stages["attention_branch"])
+        elif self.placement == "inside":
+            stages, cache = self.attention(parameters, x, offset, cache)
+            norm = self.attention_norm(parameters, stages["attention_branch"])
+            after = self.add_attention(x, norm)
         else:
             stages, cache = self.attention(parameters, x, offset, cache)
             norm = self.attention_norm(parameters, self.add_attention(x, stages["attention_branch"]))
             after = norm
         return {"attention_norm": norm, **stages, "after_attention": after}, cache
 
-    def feed_forward_half(self, parameters: Parameters, x: jax.Array) -> Stages:
-        """Return the stages from ``feed_forward_norm`` to ``output``, of the stream after attention."""
+    def feed_forward_source(self, x: jax.Array, after: jax.Array) -> jax.Array:
+        """Return what the feed-forward branch reads: the stream after attention, or x itself if they are parallel."""
+        return after if self.config.residual == "sequential" else x
+
+    def feed_forward_half(self, parameters: Parameters, x: jax.Array, source: jax.Array) -> Stages:
+        """Return the stages from ``feed_forward_norm`` to ``output``: x with the branch of the source added."""
         if self.placement == "pre":
-            norm = self.feed_forward_norm(parameters, x)
+            norm = self.feed_forward_norm(parameters, source)
             branch = self.feed_forward(parameters, norm)
             output = self.add_feed_forward(x, branch)
+        elif self.placement == "inside":
+            branch = self.feed_forward(parameters, source)
+            norm = self.feed_forward_norm(parameters, branch)
+            output = self.add_feed_forward(x, norm)
         else:
-            branch = self.feed_forward(parameters, x)
+            branch = self.feed_forward(parameters, source)
             output = norm = self.feed_forward_norm(parameters, self.add_feed_forward(x, branch))
         return {"feed_forward_norm": norm, "feed_forward_branch": branch, "output": output}
 
@@ -135,4 +120,6 @@ class Steps(AttentionSteps):
         What a caller does not use of the stages, XLA does not compute.
         """
         first, cache = self.attention_half(parameters, x, offset, cache)
-        return {"input": x, **first, **self.feed_forward_half(parameters, first["after_attention"])}, cache
+        after = first["after_attention"]
+        second = self.feed_forward_half(parameters, after, self.feed_forward_source(x, after))
+        return {"input": x, **first, **second}, cache

@@ -88,6 +88,8 @@ def relu(a: Float[np.ndarray, "*shape"]) -> Activated:
 #: The activation of each word of ``config.feed_forward``.
 ACTIVATIONS: Mapping[str, Callable[[np.ndarray], Activated]] = {
     "swiglu": silu,
+    "geglu": gelu,
+    "geglu_tanh": gelu_tanh,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": relu,

@@ -1,10 +1,12 @@
 """The attention branch: causal, many heads, key/value heads shared by groups of query heads.
 
-Must hold: a query looks at keys of its own and of earlier positions only. A hidden key has a weight of exactly zero,
-whatever finite value it has: hidden scores are replaced, not added to. Rows are computed by plain matrix products, so
-that a row does not depend, by as much as a rounding, on what other rows hold.
+Must hold: a query looks at keys of its own and of earlier positions only, and where there is a window at the last of
+them. A hidden key has a weight of exactly zero, whatever finite value it has: hidden scores are replaced, not added to.
+Rows are computed by plain matrix products, so that a row does not depend, by as much as a rounding, on what other rows
+hold.
 
-Sources: Vaswani et al. 2017, section 3.2; groups, Ainslie et al. 2023 (GQA), section 2.2.
+Sources: Vaswani et al. 2017, section 3.2; groups, Ainslie et al. 2023 (GQA), section 2.2; windows, Jiang et al. 2023
+(Mistral 7B), section 2; capped scores, Gemma Team 2024 (Gemma 2), section 2.
 """
 
 import math
@@ -14,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from blocklaws.backends.on_numpy.cache import Call, KeyValues
+from blocklaws.backends.on_numpy.norms import NormSteps
 from blocklaws.backends.on_numpy.rotary import RotarySteps
 from blocklaws.backends.on_numpy.shapes import (
     Features,
@@ -34,7 +37,7 @@ from blocklaws.backends.on_numpy.steps import Gradients, Pullback, PullbackOfTwo
 __all__ = ["AttentionSteps"]
 
 
-class AttentionSteps(RotarySteps):
+class AttentionSteps(NormSteps, RotarySteps):
     """The steps of the attention branch, each with its pullback."""
 
     # --- projections and heads ---------------------------------------------------------------------------------------
@@ -97,18 +100,20 @@ class AttentionSteps(RotarySteps):
         return np.arange(offset, offset + tokens)
 
     def queries(self, n: Stream, positions: Positions) -> tuple[Heads, Pullback]:
-        """Return the queries: projected, split and turned."""
+        """Return the queries: projected, normed, split and turned."""
         projected, pull_project = self.project_query(n)
-        split, pull_split = self.split_heads(projected, self.config.n_heads)
+        normed, pull_norm = self.norm_query(projected)
+        split, pull_split = self.split_heads(normed, self.config.n_heads)
         turned, pull_turn = self.place(split, positions)
-        return turned, chain(pull_project, pull_split, pull_turn)
+        return turned, chain(pull_project, pull_norm, pull_split, pull_turn)
 
     def keys(self, n: Stream, positions: Positions) -> tuple[KvHeads, Pullback]:
-        """Return the keys of this call: projected, split and turned."""
+        """Return the keys of this call: projected, normed, split and turned."""
         projected, pull_project = self.project_key(n)
-        split, pull_split = self.split_heads(projected, self.config.n_kv_heads)
+        normed, pull_norm = self.norm_key(projected)
+        split, pull_split = self.split_heads(normed, self.config.n_kv_heads)
         turned, pull_turn = self.place(split, positions)
-        return turned, chain(pull_project, pull_split, pull_turn)
+        return turned, chain(pull_project, pull_norm, pull_split, pull_turn)
 
     def values(self, n: Stream, positions: Positions) -> tuple[KvHeads, Pullback]:
         """Return the values of this call: projected and split; their positions do not matter."""
@@ -140,9 +145,25 @@ class AttentionSteps(RotarySteps):
         scaled = cotangent * scale
         return scaled @ key, scaled.swapaxes(-1, -2) @ query
 
+    def cap_scores(self, scores: Scores) -> tuple[Scores, Pullback]:
+        """Return ``c tanh(scores / c)`` for the config's softcap c, and the scores as they are where it has none."""
+        cap = self.config.softcap
+        if cap is None:
+            return scores, chain()
+        bent = np.tanh(scores / cap)
+        return self.rounded(cap * bent, partial(self.pull_cap_scores, bent))
+
+    def pull_cap_scores(self, bent: Scores, cotangent: Scores, _: Gradients) -> Scores:
+        """Return the cotangent of the scores: the slope of ``c tanh(s / c)`` is ``1 - tanh^2``."""
+        result: np.ndarray = cotangent * (1 - bent * bent)
+        return result
+
     def visible(self, query_positions: QueryPositions, key_positions: KeyPositions) -> Visible:
-        """Return True where a query may look at a key: at its own position and at earlier ones."""
-        return key_positions <= query_positions[:, None]
+        """Return True where a query may look at a key: at its own position and at earlier ones, within the window."""
+        seen: np.ndarray = key_positions <= query_positions[:, None]
+        if self.config.window is not None:
+            seen &= key_positions > query_positions[:, None] - self.config.window
+        return seen
 
     def softmax(self, scores: Scores, visible: Visible) -> tuple[Scores, Pullback]:
         """Return the weights of the visible keys, which sum to one; hidden keys have exactly zero."""
@@ -181,7 +202,8 @@ class AttentionSteps(RotarySteps):
         end = int(call.positions[-1]) + 1
         key_positions = np.arange(end - repeated_key.shape[2], end)
         scores, pull_scores = self.scores(query, repeated_key)
-        weights, pull_softmax = self.softmax(scores, self.visible(call.positions, key_positions))
+        capped, pull_cap = self.cap_scores(scores)
+        weights, pull_softmax = self.softmax(capped, self.visible(call.positions, key_positions))
         mixed, pull_mix = self.mix(weights, repeated_value)
         merged, pull_merge = self.merge_heads(mixed)
         branch, pull_output = self.project_output(merged)
@@ -192,7 +214,7 @@ class AttentionSteps(RotarySteps):
             chain(pull_key, pull_repeat_key),
             chain(pull_value, pull_repeat_value),
             pull_scores,
-            pull_softmax,
+            chain(pull_cap, pull_softmax),
             pull_mix,
         )
         return self.rounded(branch, chain(pull_fork, pull_merge, pull_output))

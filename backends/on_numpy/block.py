@@ -16,7 +16,6 @@ from blocklaws.backends.on_numpy.attention import AttentionSteps
 from blocklaws.backends.on_numpy.boundaries import admit_cotangent, admit_input, admit_offset, admit_parameters
 from blocklaws.backends.on_numpy.cache import Call, KeyValueCache
 from blocklaws.backends.on_numpy.feed_forward import FeedForwardSteps
-from blocklaws.backends.on_numpy.norms import NormSteps
 from blocklaws.backends.on_numpy.precision import Precision
 from blocklaws.backends.on_numpy.shapes import AnyArray, Numbers, Stream
 from blocklaws.backends.on_numpy.steps import Gradients, Pullback, PullbackOfTwo, chain
@@ -24,6 +23,10 @@ from blocklaws.canonical import STAGES
 from blocklaws.config import BlockConfig
 
 __all__ = ["NumpyBlock", "ieee"]
+
+#: A step with one input, and one with two.
+Step = Callable[[Stream], tuple[Stream, Pullback]]
+Join = Callable[[Stream, Stream], tuple[Stream, PullbackOfTwo]]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -40,7 +43,7 @@ def ieee(capability: Callable[_Parameters, _Result]) -> Callable[_Parameters, _R
     return quiet
 
 
-class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
+class NumpyBlock(AttentionSteps, FeedForwardSteps):
     """One decoder block in NumPy.
 
     Args:
@@ -60,6 +63,17 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
 
     # --- the two halves; Xiong et al. 2020, figure 1: post-norm on its left, pre-norm on its right ---
 
+    def scale_branch(self, branch: Stream) -> tuple[Stream, Pullback]:
+        """Return a branch as it is added to the stream: times ``residual_scale``."""
+        scale = self.config.residual_scale
+        if scale == 1:
+            return branch, chain()
+        return self.rounded(branch * scale, partial(self.pull_scale_branch, scale))
+
+    def pull_scale_branch(self, scale: float, cotangent: Stream, _: Gradients) -> Stream:
+        """Return the cotangent of the branch."""
+        return cotangent * scale
+
     def add_attention(self, x: Stream, branch: Stream) -> tuple[Stream, PullbackOfTwo]:
         """Return the first residual addition."""
         return self.rounded(x + branch, self.pull_add_attention)
@@ -77,34 +91,45 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
         return cotangent, cotangent
 
     def attention_half(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
-        """Return ``x + MHA(norm(x))`` (pre) or ``norm(x + MHA(x))`` (post)."""
-        if self.config.placement == "pre":
-            normed, pull_norm = self.attention_norm(x)
-            branch, pull_branch = self.attention(normed, call)
-            value, pull_add = self.add_attention(x, branch)
-            pullback = self.residual(chain(pull_norm, pull_branch), pull_add)
-        else:
-            branch, pull_branch = self.attention(x, call)
-            added, pull_add = self.add_attention(x, branch)
-            value, pull_norm = self.attention_norm(added)
-            normed, pullback = value, chain(self.residual(pull_branch, pull_add), pull_norm)
+        """Return ``x + MHA(norm(x))`` (pre), ``norm(x + MHA(x))`` (post) or ``x + norm(MHA(x))`` (inside)."""
+        value, normed, pullback = self.half(
+            x, self.attention_norm, partial(self.attention, call=call), self.add_attention
+        )
         call.stages.update(attention_norm=normed, after_attention=value)
         return value, pullback
 
     def feed_forward_half(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
-        """Return ``x + FFN(norm(x))`` (pre) or ``norm(x + FFN(x))`` (post)."""
-        if self.config.placement == "pre":
-            normed, pull_norm = self.feed_forward_norm(x)
-            branch, pull_branch = self.feed_forward(normed)
-            value, pull_add = self.add_feed_forward(x, branch)
-            pullback = self.residual(chain(pull_norm, pull_branch), pull_add)
-        else:
-            branch, pull_branch = self.feed_forward(x)
-            added, pull_add = self.add_feed_forward(x, branch)
-            value, pull_norm = self.feed_forward_norm(added)
-            normed, pullback = value, chain(self.residual(pull_branch, pull_add), pull_norm)
-        call.stages.update(feed_forward_norm=normed, feed_forward_branch=branch, output=value)
+        """Return ``x + FFN(norm(x))`` (pre), ``norm(x + FFN(x))`` (post) or ``x + norm(FFN(x))`` (inside)."""
+        value, normed, pullback = self.half(
+            x, self.feed_forward_norm, partial(self.feed_forward_seen, call=call), self.add_feed_forward
+        )
+        call.stages.update(feed_forward_norm=normed, output=value)
         return value, pullback
+
+    def half(self, x: Stream, norm: Step, branch: Step, add: Join) -> tuple[Stream, Stream, Pullback]:
+        """Return one half of the block, what its norm gave, and the pullback, in the order of the placement."""
+        if self.config.placement == "pre":
+            normed, pull_norm = norm(x)
+            given, pull_given = branch(normed)
+            scaled, pull_scale = self.scale_branch(given)
+            value, pull_add = add(x, scaled)
+            return value, normed, self.residual(chain(pull_norm, pull_given, pull_scale), pull_add)
+        given, pull_given = branch(x)
+        if self.config.placement == "inside":
+            normed, pull_norm = norm(given)
+            scaled, pull_scale = self.scale_branch(normed)
+            value, pull_add = add(x, scaled)
+            return value, normed, self.residual(chain(pull_given, pull_norm, pull_scale), pull_add)
+        scaled, pull_scale = self.scale_branch(given)
+        added, pull_add = add(x, scaled)
+        value, pull_norm = norm(added)
+        return value, value, chain(self.residual(chain(pull_given, pull_scale), pull_add), pull_norm)
+
+    def feed_forward_seen(self, n: Stream, call: Call) -> tuple[Stream, Pullback]:
+        """Return the feed-forward branch and leave it in ``call``."""
+        branch, pullback = self.feed_forward(n)
+        call.stages.update(feed_forward_branch=branch)
+        return branch, pullback
 
     def residual(self, pull_branch: Pullback, pull_add: PullbackOfTwo) -> Pullback:
         """Return the pullback of ``x + branch(x)``."""
@@ -119,9 +144,32 @@ class NumpyBlock(NormSteps, AttentionSteps, FeedForwardSteps):
     def run(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
         """Return the output of the block; every stage is left in ``call``."""
         call.stages["input"] = x
+        if self.config.residual == "parallel":
+            return self.beside(x, call)
         after_attention, pull_attention = self.attention_half(x, call)
         output, pull_feed_forward = self.feed_forward_half(after_attention, call)
         return output, chain(pull_attention, pull_feed_forward)
+
+    def beside(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
+        """Return ``x + MHA(norm(x)) + FFN(norm(x))``, each with its own norm: neither branch reads the other's."""
+        after_attention, pull_attention = self.attention_half(x, call)
+        normed, pull_norm = self.feed_forward_norm(x)
+        branch, pull_branch = self.feed_forward_seen(normed, call)
+        scaled, pull_scale = self.scale_branch(branch)
+        output, pull_add = self.add_feed_forward(after_attention, scaled)
+        call.stages.update(feed_forward_norm=normed, output=output)
+        return output, partial(self._pull_beside, pull_attention, chain(pull_norm, pull_branch, pull_scale), pull_add)
+
+    def _pull_beside(
+        self,
+        pull_attention: Pullback,
+        pull_feed_forward: Pullback,
+        pull_add: PullbackOfTwo,
+        cotangent: Stream,
+        gradients: Gradients,
+    ) -> Stream:
+        to_stream, to_branch = pull_add(cotangent, gradients)
+        return self.precision.round(pull_attention(to_stream, gradients) + pull_feed_forward(to_branch, gradients))
 
     # --- the capabilities --------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ from blocklaws.backends.on_numpy import (
     faults_behaviour,
     faults_cache,
     faults_feed_forward,
+    faults_further_attention,
+    faults_further_wiring,
     faults_gradients,
     faults_heads,
     faults_mask,
@@ -36,4 +38,6 @@ FAMILIES = (
     faults_gradients,
     faults_behaviour,
     faults_shape,
+    faults_further_attention,
+    faults_further_wiring,
 )

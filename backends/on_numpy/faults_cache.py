@@ -18,8 +18,8 @@ from blocklaws.backends.on_numpy.steps import Pullback
 from blocklaws.config import BlockConfig
 
 
-class _WrongThroughCache(NumpyBlock):
-    """The right block, with another block in its place when it decodes through a cache."""
+class WrongThroughCache(NumpyBlock):
+    """The right block, with another block in its place when it decodes through a cache; windows use it too."""
 
     decoder: type[NumpyBlock]
 
@@ -46,12 +46,12 @@ class _QueriesFromZero(NumpyBlock):
 
 
 @fault("cache-query-position-zero")
-class _CacheQueryPositionZero(_WrongThroughCache):
+class _CacheQueryPositionZero(WrongThroughCache):
     decoder = _QueriesFromZero
 
 
 @fault("cache-keys-not-turned")
-class _CacheKeysNotTurned(_WrongThroughCache):
+class _CacheKeysNotTurned(WrongThroughCache):
     decoder = RotaryKeyNotTurned
 
 
@@ -59,16 +59,16 @@ class _CacheKeysNotTurned(_WrongThroughCache):
 class _CacheMaskTopLeft(NumpyBlock):
     def visible(self, query_positions: QueryPositions, key_positions: KeyPositions) -> Visible:
         # Without a cache the two counts are equal and this is the right mask.
-        return np.tri(len(query_positions), len(key_positions), dtype=bool)
+        return super().visible(query_positions - query_positions[0], key_positions - key_positions[0])
 
 
 @fault("cache-mask-missing")
-class _CacheMaskMissing(_WrongThroughCache):
+class _CacheMaskMissing(WrongThroughCache):
     decoder = MaskMissing
 
 
 @fault("cache-first-chunk-unmasked")
-class _CacheFirstChunkUnmasked(_WrongThroughCache):
+class _CacheFirstChunkUnmasked(WrongThroughCache):
     decoder = MaskMissing
 
     def forward_cached(self, x: AnyArray, cache: KeyValueCache | None) -> tuple[Stream, KeyValueCache]:

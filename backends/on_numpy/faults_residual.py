@@ -31,9 +31,10 @@ class _ResidualFromNorm(NumpyBlock):
     def attention_half(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
         normed, pull_norm = self.attention_norm(x)
         branch, pull_branch = self.attention(normed, call)
-        value, pull_add = self.add_attention(normed, branch)
+        scaled, pull_scale = self.scale_branch(branch)
+        value, pull_add = self.add_attention(normed, scaled)
         call.stages.update(attention_norm=normed, after_attention=value)
-        return value, chain(pull_norm, self.residual(pull_branch, pull_add))
+        return value, chain(pull_norm, self.residual(chain(pull_branch, pull_scale), pull_add))
 
 
 @fault("feed-forward-residual-from-norm")
@@ -41,9 +42,10 @@ class _FeedForwardResidualFromNorm(NumpyBlock):
     def feed_forward_half(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
         normed, pull_norm = self.feed_forward_norm(x)
         branch, pull_branch = self.feed_forward(normed)
-        value, pull_add = self.add_feed_forward(normed, branch)
+        scaled, pull_scale = self.scale_branch(branch)
+        value, pull_add = self.add_feed_forward(normed, scaled)
         call.stages.update(feed_forward_norm=normed, feed_forward_branch=branch, output=value)
-        return value, chain(pull_norm, self.residual(pull_branch, pull_add))
+        return value, chain(pull_norm, self.residual(chain(pull_branch, pull_scale), pull_add))
 
 
 @fault("residual-dropped")
@@ -94,10 +96,13 @@ class _FeedForwardResidualFromInput(NumpyBlock):
         pre = self.config.placement == "pre"
         normed, pull_norm = self.feed_forward_norm(after) if pre else (after, chain())
         branch, pull_branch = self.feed_forward(normed)
-        added, pull_add = self.add_feed_forward(x, branch)
+        scaled, pull_scale = self.scale_branch(branch)
+        added, pull_add = self.add_feed_forward(x, scaled)
         value, pull_end = (added, chain()) if pre else self.feed_forward_norm(added)
         call.stages.update(feed_forward_norm=normed if pre else value, feed_forward_branch=branch, output=value)
-        return value, chain(self.residual(chain(pull_attention, pull_norm, pull_branch), pull_add), pull_end)
+        return value, chain(
+            self.residual(chain(pull_attention, pull_norm, pull_branch, pull_scale), pull_add), pull_end
+        )
 
 
 @fault("second-norm-reads-input")
@@ -107,12 +112,13 @@ class _SecondNormReadsInput(NumpyBlock):
         after, pull_attention = self.attention_half(x, call)
         normed, pull_norm = self.feed_forward_norm(x)
         branch, pull_branch = self.feed_forward(normed)
-        value, pull_add = self.add_feed_forward(after, branch)
+        scaled, pull_scale = self.scale_branch(branch)
+        value, pull_add = self.add_feed_forward(after, scaled)
         call.stages.update(feed_forward_norm=normed, feed_forward_branch=branch, output=value)
 
         def pullback(cotangent: np.ndarray, gradients: Gradients) -> np.ndarray:
             to_after, to_branch = pull_add(cotangent, gradients)
-            return pull_attention(to_after, gradients) + chain(pull_norm, pull_branch)(to_branch, gradients)
+            return pull_attention(to_after, gradients) + chain(pull_norm, pull_branch, pull_scale)(to_branch, gradients)
 
         return value, pullback
 

@@ -2,7 +2,7 @@
 
 Must hold: a row of the branch depends on that row of its input alone.
 
-Sources: ``swiglu``, Shazeer 2020, equation 6; one matrix in and one out, Vaswani et al. 2017, equation 2.
+Sources: ``swiglu`` and ``geglu``, Shazeer 2020, equation 6; one matrix in and one out, Vaswani et al. 2017, equation 2.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class FeedForwardSteps(Steps):
         return cotangent * up, cotangent * gate
 
     def feed_forward(self, n: Stream) -> tuple[Stream, Pullback]:
-        """Return the branch: ``(silu(n W_gate) * (n W_up)) W_down``, or ``act(n W_up + b) W_down + b``."""
+        """Return the branch: ``(act(n W_gate) * (n W_up)) W_down``, or ``act(n W_up + b) W_down + b``."""
         return self._gated(n) if self.config.gated else self._one_gate(n)
 
     def _gated(self, n: Stream) -> tuple[Stream, Pullback]:

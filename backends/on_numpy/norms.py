@@ -1,23 +1,25 @@
-"""The two norms of a block.
+"""The norms of a block: those of its two halves, and those of its queries and keys.
 
 Must hold: the statistics of a token are taken over its own features alone, in float32 at least; the epsilon is inside
-the root; each norm has a gain (and, for a layer norm, a bias) of its own.
+the root; each norm has a gain (and, for a layer norm, a bias) of its own. The norms of queries and keys are the same
+two, of a head or of all heads side by side.
 
-Sources: rms norm, Zhang and Sennrich 2019, equation 4; layer norm, Ba, Kiros and Hinton 2016, equations 3 and 4.
+Sources: rms norm, Zhang and Sennrich 2019, equation 4; layer norm, Ba, Kiros and Hinton 2016, equations 3 and 4; norms
+of queries and keys, Dehghani et al. 2023 (ViT-22B), section 2.
 """
 
 from functools import partial
 
 import numpy as np
 
-from blocklaws.backends.on_numpy.shapes import Numbers, Stream
+from blocklaws.backends.on_numpy.shapes import Features, Numbers, Stream
 from blocklaws.backends.on_numpy.steps import Gradients, Pullback, Steps, accumulate, chain
 
 __all__ = ["NormSteps"]
 
 
 class NormSteps(Steps):
-    """The two norms and the core that they share."""
+    """The norms and the core that they share."""
 
     def average(self, x: Stream) -> Numbers:
         """Return what the statistics of a token are: means over its features, [batch, token, 1]."""
@@ -56,7 +58,7 @@ class NormSteps(Steps):
         return result
 
     def norm(self, x: Stream, name: str) -> tuple[Stream, Pullback]:
-        """Return the norm of that name, ``attention_norm`` or ``feed_forward_norm``."""
+        """Return the norm of that name, such as ``attention_norm``, of each row."""
         core, pull_core = self.standardize(x, self.config.norm_eps)
         value, pull_affine = self.affine(core, name)
         return value, chain(pull_core, pull_affine)
@@ -68,3 +70,31 @@ class NormSteps(Steps):
     def feed_forward_norm(self, x: Stream) -> tuple[Stream, Pullback]:
         """Return the norm of the feed-forward half."""
         return self.norm(x, "feed_forward_norm")
+
+    def norm_query(self, a: Features) -> tuple[Features, Pullback]:
+        """Return the queries normed, where the config asks for it: projected, not turned yet."""
+        return self.norm_heads(a, "attention.query_norm", self.config.n_heads)
+
+    def norm_key(self, a: Features) -> tuple[Features, Pullback]:
+        """Return the keys normed, where the config asks for it: projected, not turned yet."""
+        return self.norm_heads(a, "attention.key_norm", self.config.n_kv_heads)
+
+    def norm_heads(self, a: Features, name: str, heads: int) -> tuple[Features, Pullback]:
+        """Return the norm of that name over each head's features, or over those of all heads together."""
+        if self.config.qk_norm is None:
+            return a, chain()
+        batch, tokens, width = a.shape
+        apart = self.normed_apart(heads)
+        rows = a.reshape(batch, tokens * apart, width // apart)
+        normed, pull_norm = self.norm(rows, name)
+        return normed.reshape(a.shape), partial(self.pull_norm_heads, pull_norm, rows.shape)
+
+    def pull_norm_heads(
+        self, pull_norm: Pullback, rows: tuple[int, ...], cotangent: Features, gradients: Gradients
+    ) -> Features:
+        """Return the cotangent of the projected queries or keys."""
+        return pull_norm(cotangent.reshape(rows), gradients).reshape(cotangent.shape)
+
+    def normed_apart(self, heads: int) -> int:
+        """Return into how many rows, each with statistics of its own, the features of a token are parted."""
+        return heads if self.config.qk_norm == "head" else 1

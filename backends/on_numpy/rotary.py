@@ -4,7 +4,8 @@ Must hold: values are not turned; angles are computed in the dtype of the arithm
 float32 otherwise. That is what a block may do at worst, and the recipe that tolerances are calibrated by must not be
 better. A turn keeps the length of each pair.
 
-Source: Su et al. 2021, equation 34, for interleaved pairs; half-split pairs are the same turn of permuted features.
+Sources: Su et al. 2021, equation 34, for interleaved pairs; half-split pairs are the same turn of permuted features; a
+share of the features, Black et al. 2022 (GPT-NeoX-20B), section 2.1.1.
 """
 
 from functools import partial
@@ -21,8 +22,8 @@ class RotarySteps(Steps):
     """The steps that turn queries and keys."""
 
     def rotary_frequencies(self) -> Frequencies:
-        """Return radians a position for each pair i: ``rotary_base^(-2 i / d_head)``."""
-        exponents = -np.arange(0, self.config.d_head, 2) / self.config.d_head
+        """Return radians a position for each pair i: ``rotary_base^(-2 i / d_rotary)``."""
+        exponents = -np.arange(0, self.config.d_rotary, 2) / self.config.d_rotary
         frequencies: np.ndarray = self.config.rotary_base**exponents
         return frequencies.astype(self.precision.computing)
 
@@ -32,11 +33,11 @@ class RotarySteps(Steps):
         return angles
 
     def rotary_pairs(self) -> tuple[slice, slice]:
-        """Return where the first and the second feature of each pair lie within a head."""
+        """Return where the first and the second feature of each pair lie within a head: among its first d_rotary."""
+        width = self.config.d_rotary
         if self.config.rotary == "interleaved":
-            return slice(0, None, 2), slice(1, None, 2)
-        half = self.config.d_head // 2
-        return slice(None, half), slice(half, None)
+            return slice(0, width, 2), slice(1, width, 2)
+        return slice(None, width // 2), slice(width // 2, width)
 
     def turn(
         self,
@@ -44,9 +45,9 @@ class RotarySteps(Steps):
         cosine: Angles,
         sine: Angles,
     ) -> Heads:
-        """Return each pair (a, b) as ``(a cos - b sin, a sin + b cos)``."""
+        """Return each pair (a, b) as ``(a cos - b sin, a sin + b cos)``, and features of no pair as they are."""
         first, second = self.rotary_pairs()
-        turned = np.empty_like(a)
+        turned = a.copy()
         turned[..., first] = a[..., first] * cosine - a[..., second] * sine
         turned[..., second] = a[..., first] * sine + a[..., second] * cosine
         return turned

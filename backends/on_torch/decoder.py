@@ -1,17 +1,19 @@
 """One decoder block as an ``nn.Module``, written as the named steps of ``docs/architecture.md``.
 
 Must hold: each step is a method that no other step bypasses, so a fault is a subclass that overrides one of them; a
-trace records the tensors of the very computation that gives the output. Statistics of norms, rotary angles and the
-softmax are at least float32, and float64 in a float64 block. No step reads or writes a global setting of torch.
+trace records the tensors of the very computation that gives the output. Statistics of norms, rotary angles, the
+soft-cap and the softmax are at least float32, and float64 in a float64 block. A choice at its default adds no
+operation. No step reads or writes a global setting of torch.
 
 Axes: batch, token, feature; with heads [batch, head, token, d_head]. Source: the mathematics in the design, which
 follows Vaswani et al. 2017 (section 3.2), Zhang and Sennrich 2019 (equation 4), Su et al. 2021 (equation 34) and
-Shazeer 2020 (equation 6).
+Shazeer 2020 (equation 6); `BlockConfig` names those of the further choices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +46,8 @@ class DecoderBlock(nn.Module):
 
         self.attention_affine = affine("attention_norm")
         self.feed_forward_affine = affine("feed_forward_norm")
+        self.query_affine = affine("attention.query_norm") if config.qk_norm else None
+        self.key_affine = affine("attention.key_norm") if config.qk_norm else None
         self.query_projection = projection("attention.query")
         self.key_projection = projection("attention.key")
         self.value_projection = projection("attention.value")
@@ -55,9 +59,10 @@ class DecoderBlock(nn.Module):
     def canonical_parameters(self) -> Iterator[tuple[str, nn.Parameter, bool]]:
         """Yield (canonical name, parameter, whether it is stored transposed) in canonical order."""
         for name, shape in parameter_shapes(self.config).items():
-            part, _, leaf = name.partition(".")
+            part, _, leaf = name.rpartition(".")
             if part.endswith("_norm"):
-                path = f"{part.removesuffix('_norm')}_affine.{leaf}"
+                # attention_norm, feed_forward_norm; attention.query_norm, attention.key_norm
+                path = f"{part.removeprefix('attention.').removesuffix('_norm')}_affine.{leaf}"
             elif leaf.endswith("_bias"):
                 path = f"{leaf.removesuffix('_bias')}_projection.bias"
             else:
@@ -69,29 +74,47 @@ class DecoderBlock(nn.Module):
         run = Pass() if run is None else run
         run.record("input", x)
         middle = run.record("after_attention", self.attention_half(x, run))
-        return run.record("output", self.feed_forward_half(middle, run))
+        return run.record("output", self.feed_forward_half(middle, self.feed_forward_source(x, middle), run))
 
-    # The two halves: a branch with its norm and its addition (Xiong et al. 2020, figure 1).
+    # The two halves: a branch with its norm and its addition, in the order of the placement.
+
+    @property
+    def placement(self) -> Literal["pre", "post", "inside"]:
+        """Where the norms are: before the branches, after the additions, or between the two."""
+        return self.config.placement
 
     def attention_half(self, x: Tensor, run: Pass) -> Tensor:
-        if self.config.placement == "pre":
+        if self.placement == "pre":
             normed = run.record("attention_norm", self.attention_norm(x))
             return self.add_attention(x, run.record("attention_branch", self.attention(normed, run)))
         branch = run.record("attention_branch", self.attention(x, run))
+        if self.placement == "inside":
+            return self.add_attention(x, run.record("attention_norm", self.attention_norm(branch)))
         return run.record("attention_norm", self.attention_norm(self.add_attention(x, branch)))
 
-    def feed_forward_half(self, x: Tensor, run: Pass) -> Tensor:
-        if self.config.placement == "pre":
-            normed = run.record("feed_forward_norm", self.feed_forward_norm(x))
+    def feed_forward_source(self, x: Tensor, middle: Tensor) -> Tensor:
+        """Return what the second branch reads: the stream after attention, or the block's input, beside attention."""
+        return x if self.config.residual == "parallel" else middle
+
+    def feed_forward_half(self, x: Tensor, source: Tensor, run: Pass) -> Tensor:
+        """Return ``x`` with the branch of ``source`` added, normed where the placement says so."""
+        if self.placement == "pre":
+            normed = run.record("feed_forward_norm", self.feed_forward_norm(source))
             return self.add_feed_forward(x, run.record("feed_forward_branch", self.feed_forward(normed)))
-        branch = run.record("feed_forward_branch", self.feed_forward(x))
+        branch = run.record("feed_forward_branch", self.feed_forward(source))
+        if self.placement == "inside":
+            return self.add_feed_forward(x, run.record("feed_forward_norm", self.feed_forward_norm(branch)))
         return run.record("feed_forward_norm", self.feed_forward_norm(self.add_feed_forward(x, branch)))
 
     def add_attention(self, x: Tensor, branch: Tensor) -> Tensor:
-        return x + branch
+        return x + self.scale_branch(branch)
 
     def add_feed_forward(self, x: Tensor, branch: Tensor) -> Tensor:
-        return x + branch
+        return x + self.scale_branch(branch)
+
+    def scale_branch(self, branch: Tensor) -> Tensor:
+        """Return what is added to the stream for a branch."""
+        return branch if self.config.residual_scale == 1 else branch * self.config.residual_scale
 
     # Norms.
 
@@ -111,13 +134,27 @@ class DecoderBlock(nn.Module):
         affine: Tensor = self.feed_forward_affine(self.standardize(x, self.config.norm_eps))
         return affine.to(x.dtype)
 
+    def norm_query(self, query: Tensor) -> Tensor:
+        """Return projected queries, [batch, token, n_heads d_head], normed where the block norms queries and keys."""
+        return query if self.query_affine is None else self.norm_heads(query, self.query_affine)
+
+    def norm_key(self, key: Tensor) -> Tensor:
+        return key if self.key_affine is None else self.norm_heads(key, self.key_affine)
+
+    def norm_heads(self, a: Tensor, affine: nn.Module) -> Tensor:
+        """Return a norm of [batch, token, heads d_head] over the features of each head, or over all of them."""
+        width = self.config.d_head if self.config.qk_norm == "head" else a.shape[-1]
+        heads = a.view(*a.shape[:-1], a.shape[-1] // width, width)
+        normed: Tensor = affine(self.standardize(heads, self.config.norm_eps))
+        return normed.to(a.dtype).view(a.shape)
+
     # Attention.
 
     def attention(self, n: Tensor, run: Pass) -> Tensor:
         """Return the attention branch, [batch, token, d_model]."""
         config = self.config
-        query = self.split_heads(self.project_query(n), config.n_heads)
-        key = self.split_heads(self.project_key(n), config.n_kv_heads)
+        query = self.split_heads(self.norm_query(self.project_query(n)), config.n_heads)
+        key = self.split_heads(self.norm_key(self.project_key(n)), config.n_kv_heads)
         value = self.split_heads(self.project_value(n), config.n_kv_heads)
         query_positions = self.positions(n.shape[1], run.offset)
         if config.rotary is not None:
@@ -158,13 +195,13 @@ class DecoderBlock(nn.Module):
         return torch.arange(offset, offset + tokens, device=self.query_projection.weight.device)
 
     def rotary_frequencies(self) -> Tensor:
-        """Return base^(-2 i / d_head), radians a position, [d_head / 2], in float64."""
-        device = self.query_projection.weight.device
-        exponents = torch.arange(0, self.config.d_head, 2, dtype=torch.float64, device=device) / self.config.d_head
+        """Return base^(-2 i / d_rotary), radians a position, [d_rotary / 2], in float64."""
+        width, device = self.config.d_rotary, self.query_projection.weight.device
+        exponents = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
         return torch.pow(self.config.rotary_base, -exponents)
 
     def rotary_angles(self, positions: Tensor) -> Tensor:
-        """Return radians, [token, d_head / 2]; float64, because float32 is 2e-4 off at position 4000."""
+        """Return radians, [token, d_rotary / 2]; float64, because float32 is 2e-4 off at position 4000."""
         return positions.to(torch.float64).unsqueeze(-1) * self.rotary_frequencies()
 
     def rotate_query(self, query: Tensor, angles: Tensor) -> Tensor:
@@ -174,7 +211,13 @@ class DecoderBlock(nn.Module):
         return self.rotate(key, angles)
 
     def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
-        """Turn each pair of features of query or key, [batch, heads, token, d_head], by its angle."""
+        """Turn the first d_rotary features of query or key, [batch, heads, token, d_head]; the rest stay."""
+        if (width := self.config.d_rotary) == a.shape[-1]:
+            return self.rotate_pairs(a, angles)
+        return torch.cat((self.rotate_pairs(a[..., :width], angles), a[..., width:]), dim=-1)
+
+    def rotate_pairs(self, a: Tensor, angles: Tensor) -> Tensor:
+        """Turn each pair of features of ``a``, [batch, heads, token, d_rotary], by its angle."""
         cos, sin = angles.cos().to(self.wide), angles.sin().to(self.wide)
         first, second = split_pairs(a.to(self.wide), self.config.rotary)
         turned = join_pairs(first * cos - second * sin, first * sin + second * cos, self.config.rotary)
@@ -194,16 +237,27 @@ class DecoderBlock(nn.Module):
         return float(self.config.d_head**-0.5)
 
     def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return [query, key], True where a query may look at a key: not after itself."""
-        return key_positions <= query_positions.unsqueeze(-1)
+        """Return [query, key], True where a query may look at a key: not after itself, and within the window."""
+        query_positions = query_positions.unsqueeze(-1)
+        visible = key_positions <= query_positions
+        window = self.config.window
+        return visible if window is None else visible & (key_positions > query_positions - window)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-        """Return [batch, n_heads, token, d_head]: `scores`, `softmax` and `mix` in one fused kernel."""
+        """Return [batch, n_heads, token, d_head]: `scores`, `softmax` and `mix`, in one fused kernel where it can."""
+        if self.config.softcap is not None:
+            # The kernel has nothing between its scores and their softmax.
+            return self.mix(self.softmax(self.scores(query, key), visible), value)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=self.score_scale())
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return q . k / sqrt(d_head), [batch, n_heads, query, key], in the wide dtype."""
-        return query.to(self.wide) @ key.to(self.wide).mT * self.score_scale()
+        """Return q . k / sqrt(d_head), soft-capped, [batch, n_heads, query, key], in the wide dtype."""
+        return self.cap_scores(query.to(self.wide) @ key.to(self.wide).mT * self.score_scale())
+
+    def cap_scores(self, scores: Tensor) -> Tensor:
+        """Return scores kept between -c and c, c tanh(scores / c), where the block caps them."""
+        cap = self.config.softcap
+        return scores if cap is None else cap * torch.tanh(scores / cap)
 
     def softmax(self, scores: Tensor, visible: Tensor) -> Tensor:
         """Return the weights over the keys; a hidden key weighs exactly zero."""
@@ -227,9 +281,9 @@ class DecoderBlock(nn.Module):
         match self.config.feed_forward:
             case "swiglu":
                 return F.silu(a)
-            case "gelu":
+            case "gelu" | "geglu":
                 return F.gelu(a)
-            case "gelu_tanh":
+            case "gelu_tanh" | "geglu_tanh":
                 return F.gelu(a, approximate="tanh")
             case "relu":
                 return F.relu(a)

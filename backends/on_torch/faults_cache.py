@@ -87,6 +87,38 @@ class CacheKeysNotTurned(DecoderBlock):
         return branch
 
 
+class _WindowOnRequest(DecoderBlock):
+    windowed = True
+
+    def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        if self.windowed:
+            return super().visible(query_positions, key_positions)
+        return key_positions <= query_positions.unsqueeze(-1)
+
+
+class WindowIgnoredInCache(TorchBlock):
+    """key <= query, in every call that makes or continues a cache."""
+
+    module_class = _WindowOnRequest
+
+    def forward_cached(self, x: Array, cache: KeyValueCache | None) -> tuple[Array, KeyValueCache]:
+        assert isinstance(self.module, _WindowOnRequest)
+        self.module.windowed = False
+        try:
+            return super().forward_cached(x, cache)
+        finally:
+            self.module.windowed = True
+
+
+class WindowCacheCutEarly(DecoderBlock):
+    """The last w keys, old and new ones, are all that the queries of a chunk find; a chunk finds itself at least."""
+
+    def extend_cache(self, cached: tuple[Tensor, Tensor] | None, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = super().extend_cache(cached, key, value)
+        kept = keys.shape[2] if self.config.window is None else max(self.config.window, key.shape[2])
+        return keys[:, :, -kept:], values[:, :, -kept:]
+
+
 class CacheDropsOldest(DecoderBlock):
     """The last three keys and the chunk's own."""
 

@@ -20,7 +20,7 @@ class GeluTanhAsErf(DecoderBlock):
     """GELU by its error function where its tanh form was asked for."""
 
     def activate(self, a: Tensor) -> Tensor:
-        return F.gelu(a) if self.config.feed_forward == "gelu_tanh" else super().activate(a)
+        return F.gelu(a) if self.config.feed_forward.endswith("_tanh") else super().activate(a)
 
 
 class ActivationOverflows(DecoderBlock):
@@ -121,3 +121,24 @@ class FeedForwardWidthCut(DecoderBlock):
     def feed_forward(self, n: Tensor) -> Tensor:
         inner, down = self.feed_forward_inner(n), self.down_projection
         return F.linear(inner[..., :-1], down.weight[:, :-1], down.bias)
+
+
+class GegluAsSwiglu(DecoderBlock):
+    """silu(gate) up."""
+
+    def activate(self, a: Tensor) -> Tensor:
+        return F.silu(a)
+
+
+class GegluTanhAsErf(DecoderBlock):
+    """GELU of the gate by its error function."""
+
+    def activate(self, a: Tensor) -> Tensor:
+        return F.gelu(a)
+
+
+class GegluErfAsTanh(DecoderBlock):
+    """GELU of the gate by its tanh approximation."""
+
+    def activate(self, a: Tensor) -> Tensor:
+        return F.gelu(a, approximate="tanh")

@@ -156,3 +156,16 @@ class ValueHeadsTiled(ExplicitAttention):
 
     def mix(self, weights: Tensor, value: Tensor) -> Tensor:
         return super().mix(weights, value[:, :: self.config.group].repeat(1, self.config.group, 1, 1))
+
+
+class QkvBiasDropped(DecoderBlock):
+    """n W_q, n W_k, n W_v."""
+
+    def project_query(self, n: Tensor) -> Tensor:
+        return F.linear(n, self.query_projection.weight)
+
+    def project_key(self, n: Tensor) -> Tensor:
+        return F.linear(n, self.key_projection.weight)
+
+    def project_value(self, n: Tensor) -> Tensor:
+        return F.linear(n, self.value_projection.weight)

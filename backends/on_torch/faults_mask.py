@@ -94,3 +94,29 @@ class FirstTokenHidden(DecoderBlock):
     def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         later = key_positions != key_positions[0]
         return super().visible(query_positions, key_positions) & (later | _own(query_positions, key_positions))
+
+
+class WindowIgnored(DecoderBlock):
+    """key <= query."""
+
+    def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        return key_positions <= query_positions.unsqueeze(-1)
+
+
+class WindowOffByOne(DecoderBlock):
+    """query - w <= key <= query."""
+
+    def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        visible, window = super().visible(query_positions, key_positions), self.config.window
+        return visible if window is None else visible | (key_positions == query_positions.unsqueeze(-1) - window)
+
+
+class WindowShortByOne(DecoderBlock):
+    """query - w + 1 < key <= query, and a query's own."""
+
+    def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        visible, window = super().visible(query_positions, key_positions), self.config.window
+        if window is None:
+            return visible
+        shorter = key_positions > query_positions.unsqueeze(-1) - window + 1
+        return visible & (shorter | _own(query_positions, key_positions))

@@ -20,7 +20,7 @@ class BiasLeftOn(TorchBlock):
         listed = {}
         for name, array in super().parameters().items():
             listed[name] = array
-            if name.startswith("attention."):
+            if name.startswith("attention.") and array.ndim == 2:
                 listed[f"{name}_bias"] = np.zeros(array.shape[1], dtype=array.dtype)
         return listed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from torch import Tensor
 from blocklaws.backends.on_torch.decoder import DecoderBlock
 from blocklaws.backends.on_torch.fault_tools import CallAware
 from blocklaws.backends.on_torch.parts import Pass
-from blocklaws.config import BlockConfig
 
 
 class ResidualFromNorm(DecoderBlock):
@@ -25,8 +24,8 @@ class ResidualFromNorm(DecoderBlock):
 class FeedForwardResidualFromNorm(DecoderBlock):
     """norm_f(x') + FFN(norm_f(x'))."""
 
-    def feed_forward_half(self, x: Tensor, run: Pass) -> Tensor:
-        normed = run.record("feed_forward_norm", self.feed_forward_norm(x))
+    def feed_forward_half(self, x: Tensor, source: Tensor, run: Pass) -> Tensor:
+        normed = run.record("feed_forward_norm", self.feed_forward_norm(source))
         return self.add_feed_forward(normed, run.record("feed_forward_branch", self.feed_forward(normed)))
 
 
@@ -51,12 +50,11 @@ class FeedForwardResidualFromInput(CallAware):
         return super().add_feed_forward(self.source, branch)
 
 
-class SecondNormReadsInput(CallAware):
+class SecondNormReadsInput(DecoderBlock):
     """x' + FFN(norm_f(x)), with x the block's input."""
 
-    def feed_forward_half(self, x: Tensor, run: Pass) -> Tensor:
-        normed = run.record("feed_forward_norm", self.feed_forward_norm(self.source))
-        return self.add_feed_forward(x, run.record("feed_forward_branch", self.feed_forward(normed)))
+    def feed_forward_source(self, x: Tensor, middle: Tensor) -> Tensor:
+        return x
 
 
 class StreamOverwritten(DecoderBlock):
@@ -81,29 +79,23 @@ class BranchScaled(DecoderBlock):
 
 
 class PlacementSwapped(DecoderBlock):
-    """Built for the other placement."""
+    """Post-norm for a pre-norm block, pre-norm for any other."""
 
-    def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
-        super().__init__(config.replace(placement="post" if config.placement == "pre" else "pre"), tensors)
+    @property
+    def placement(self) -> Literal["pre", "post", "inside"]:
+        return "post" if super().placement == "pre" else "pre"
 
 
 class PlacementIgnored(DecoderBlock):
-    """Built as pre-norm whatever the config says."""
+    """Pre-norm whatever the config says."""
 
-    def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
-        super().__init__(config.replace(placement="pre"), tensors)
+    placement = "pre"
 
 
 class PostNormOnBranch(DecoderBlock):
     """x + norm_a(MHA(x)), then x' + norm_f(FFN(x'))."""
 
-    def attention_half(self, x: Tensor, run: Pass) -> Tensor:
-        branch = run.record("attention_branch", self.attention(x, run))
-        return self.add_attention(x, run.record("attention_norm", self.attention_norm(branch)))
-
-    def feed_forward_half(self, x: Tensor, run: Pass) -> Tensor:
-        branch = run.record("feed_forward_branch", self.feed_forward(x))
-        return self.add_feed_forward(x, run.record("feed_forward_norm", self.feed_forward_norm(branch)))
+    placement = "inside"
 
 
 class ResidualRounded(DecoderBlock):
@@ -119,5 +111,62 @@ class BranchOrderSwapped(DecoderBlock):
     def forward(self, x: Tensor, run: Pass | None = None) -> Tensor:
         run = Pass() if run is None else run
         run.record("input", x)
-        middle = self.feed_forward_half(x, run)
+        middle = self.feed_forward_half(x, x, run)
         return run.record("output", run.record("after_attention", self.attention_half(middle, run)))
+
+
+class InsideAsPre(DecoderBlock):
+    """x + branch(norm(x))."""
+
+    placement = "pre"
+
+
+class InsideAsPost(DecoderBlock):
+    """norm(x + branch(x))."""
+
+    placement = "post"
+
+
+class ParallelAsSequential(DecoderBlock):
+    """FFN(norm_f(x + MHA(norm_a(x))))."""
+
+    def feed_forward_source(self, x: Tensor, middle: Tensor) -> Tensor:
+        return middle
+
+
+class ParallelSharedNorm(DecoderBlock):
+    """FFN(norm_a(x))."""
+
+    def feed_forward_norm(self, x: Tensor) -> Tensor:
+        return self.attention_norm(x)
+
+
+class ParallelInputTwice(CallAware):
+    """(x + MHA(...)) + (x + FFN(...))."""
+
+    def add_feed_forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        return x + super().add_feed_forward(self.source, branch)
+
+
+class ResidualScaleIgnored(DecoderBlock):
+    """x + branch."""
+
+    def scale_branch(self, branch: Tensor) -> Tensor:
+        return branch
+
+
+class ResidualScaleOnAttentionOnly(DecoderBlock):
+    """x' + FFN(...)."""
+
+    def add_feed_forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        return x + branch
+
+
+class ResidualScaleOnSum(DecoderBlock):
+    """s (x + branch)."""
+
+    def add_attention(self, x: Tensor, branch: Tensor) -> Tensor:
+        return self.scale_branch(x + branch)
+
+    def add_feed_forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        return self.scale_branch(x + branch)

@@ -35,7 +35,7 @@ class RotaryLayoutFixed(DecoderBlock):
 class RotaryAnglesMispaired(DecoderBlock):
     """Pairs of one layout, cosines and sines of the other."""
 
-    def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
+    def rotate_pairs(self, a: Tensor, angles: Tensor) -> Tensor:
         layout, other = self.config.rotary, _OTHER_LAYOUT[self.config.rotary]
         angle_of_first, angle_of_second = split_pairs(join_pairs(angles, angles, other), layout)
         first, second = split_pairs(a.to(self.wide), layout)
@@ -48,10 +48,10 @@ class RotaryAnglesMispaired(DecoderBlock):
 
 
 class RotaryFrequencyOffByOne(DecoderBlock):
-    """base^(-2 (i - 1) / d_head)."""
+    """base^(-2 (i - 1) / d_rotary)."""
 
     def rotary_frequencies(self) -> Tensor:
-        return super().rotary_frequencies() * math.pow(self.config.rotary_base, 2 / self.config.d_head)
+        return super().rotary_frequencies() * math.pow(self.config.rotary_base, 2 / self.config.d_rotary)
 
 
 class RotaryBaseFixed(DecoderBlock):
@@ -65,7 +65,7 @@ class RotaryPositionsOverHeads(DecoderBlock):
     """Head h is turned as the token at position h."""
 
     def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
-        # [heads, 1, d_head / 2]
+        # [heads, 1, d_rotary / 2]
         return super().rotate(a, self.rotary_angles(self.positions(a.shape[1], 0)).unsqueeze(1))
 
 
@@ -109,7 +109,7 @@ class RotaryKeyBackwards(DecoderBlock):
 class RotarySineMissing(DecoderBlock):
     """(a, b) -> (a cos t, b cos t)."""
 
-    def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
+    def rotate_pairs(self, a: Tensor, angles: Tensor) -> Tensor:
         cosines = join_pairs(angles, angles, self.config.rotary).cos().to(self.wide)
         return (a.to(self.wide) * cosines).to(a.dtype)
 
@@ -161,7 +161,7 @@ class RotaryExponentByDModel(DecoderBlock):
     """base^(-2 i / d_model)."""
 
     def rotary_frequencies(self) -> Tensor:
-        return super().rotary_frequencies() ** (self.config.d_head / self.config.d_model)
+        return super().rotary_frequencies() ** (self.config.d_rotary / self.config.d_model)
 
 
 class PositionsCapped(DecoderBlock):
@@ -169,3 +169,36 @@ class PositionsCapped(DecoderBlock):
 
     def rotary_angles(self, positions: Tensor) -> Tensor:
         return super().rotary_angles(positions.clamp(max=31))
+
+
+class RotaryFractionIgnored(DecoderBlock):
+    """Built to turn every feature of a head."""
+
+    def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(config.replace(rotary_fraction=1.0), tensors)
+
+
+class RotaryFractionExponentByDHead(DecoderBlock):
+    """base^(-2 i / d_head) for the d_rotary features."""
+
+    def rotary_frequencies(self) -> Tensor:
+        return super().rotary_frequencies() ** (self.config.d_rotary / self.config.d_head)
+
+
+class RotaryTurnsLastFeatures(DecoderBlock):
+    """The last d_rotary features are turned."""
+
+    def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
+        stay = self.config.d_head - self.config.d_rotary
+        return torch.cat((a[..., :stay], self.rotate_pairs(a[..., stay:], angles)), dim=-1)
+
+
+class RotaryFractionPairsAcrossHead(DecoderBlock):
+    """Pairs (i, i + d_head / 2), as many as have an angle."""
+
+    def rotate(self, a: Tensor, angles: Tensor) -> Tensor:
+        pairs, half = self.config.d_rotary // 2, self.config.d_head // 2
+        first, second = a[..., :half], a[..., half:]
+        chosen = torch.cat((first[..., :pairs], second[..., :pairs]), dim=-1)
+        turned = self.rotate_pairs(chosen, angles).chunk(2, dim=-1)
+        return torch.cat((turned[0], first[..., pairs:], turned[1], second[..., pairs:]), dim=-1)

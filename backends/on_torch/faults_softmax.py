@@ -1,4 +1,4 @@
-"""Faults of the softmax and of the scale of its scores."""
+"""Faults of the softmax, and of the scale and the soft-cap of its scores."""
 
 from __future__ import annotations
 
@@ -109,3 +109,43 @@ class ScaleByNHeads(DecoderBlock):
 
     def score_scale(self) -> float:
         return float(self.config.n_heads**-0.5)
+
+
+class SoftcapMissing(DecoderBlock):
+    """No bound."""
+
+    def cap_scores(self, scores: Tensor) -> Tensor:
+        return scores
+
+
+class SoftcapAfterMask(DecoderBlock):
+    """c tanh(-inf / c) = -c for a hidden score."""
+
+    def cap_scores(self, scores: Tensor) -> Tensor:
+        return scores
+
+    def softmax(self, scores: Tensor, visible: Tensor) -> Tensor:
+        return super().cap_scores(scores.masked_fill(~visible, -torch.inf)).softmax(dim=-1)
+
+
+class SoftcapBeforeScale(DecoderBlock):
+    """c tanh(q . k / c) / sqrt(d_head)."""
+
+    def cap_scores(self, scores: Tensor) -> Tensor:
+        scale = self.score_scale()
+        return super().cap_scores(scores / scale) * scale
+
+
+class SoftcapMultipliesScores(DecoderBlock):
+    """s tanh(s / c)."""
+
+    def cap_scores(self, scores: Tensor) -> Tensor:
+        cap = self.config.softcap
+        return scores if cap is None else scores * torch.tanh(scores / cap)
+
+
+class SoftcapNotMultipliedBack(DecoderBlock):
+    """tanh(s / c)."""
+
+    def cap_scores(self, scores: Tensor) -> Tensor:
+        return super().cap_scores(scores) / (self.config.softcap or 1.0)

@@ -69,10 +69,11 @@ class NormDividedByTokens(DecoderBlock):
 class VarianceUnbiased(_Divided):
     """The sample variance, with one degree of freedom taken off."""
 
-    def divisor(self, mean_square: Tensor, eps: float) -> Tensor:
+    def standardize(self, x: Tensor, eps: float) -> Tensor:
+        x = self.centred(x)
         # A tensor, since one feature alone would be a division of Python numbers by zero.
-        degrees = torch.tensor(self.config.d_model - 1, dtype=self.wide, device=mean_square.device)
-        return torch.sqrt(mean_square * self.config.d_model / degrees + eps)
+        degrees = torch.tensor(x.shape[-1] - 1, dtype=self.wide, device=x.device)
+        return x / self.divisor(x.square().mean(-1, keepdim=True) * x.shape[-1] / degrees, eps)
 
 
 class EpsOutsideRoot(_Divided):
@@ -157,7 +158,7 @@ class SquaresSummedInHalf(_Divided):
     def standardize(self, x: Tensor, eps: float) -> Tensor:
         x = self.centred(x)
         total = x.square().to(torch.float16).sum(-1, keepdim=True).to(self.wide)
-        return x / self.divisor(total / self.config.d_model, eps)
+        return x / self.divisor(total / x.shape[-1], eps)
 
 
 class _WritesItsArgument(DecoderBlock):

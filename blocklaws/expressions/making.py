@@ -114,17 +114,22 @@ def eye(context: Context, n: Value) -> Array:
 
 
 @function(weight=0)
-def causal(context: Context, queries: Value, keys: Value, offset: Value = 0) -> Array:
+def causal(context: Context, queries: Value, keys: Value, offset: Value = 0, window: Value = None) -> Array:
     """True where a query may look at a key: key position <= query position + ``offset``, in shape (queries, keys).
 
-    ``offset`` is the position of the first query among the keys, which is not 0 when there is a cache.
+    ``offset`` is the position of the first query among the keys, which is not 0 when there is a cache. With a
+    ``window`` a query sees that many keys at most, itself included.
 
     >>> show("causal(2, 3, 1)")
     [[True, True, False], [True, True, True]]
+    >>> show("causal(2, 3, 1, window=2)")
+    [[True, True, False], [False, True, True]]
     """
     rows, columns, first = integer(queries, "queries"), integer(keys, "keys"), integer(offset, "offset")
     context.meter.reserve((rows, columns))
-    return np.arange(columns) <= np.arange(rows)[:, None] + first
+    ahead = np.arange(columns) - np.arange(rows)[:, None] - first
+    visible: Array = ahead <= 0
+    return visible if window is None else visible & (ahead > -integer(window, "window"))
 
 
 @function()
@@ -140,14 +145,17 @@ def astype(x: Value, dtype: Value) -> Array:
 
 
 @function(weight=30)
-def rotary(x: Value, positions: Value, base: Value, layout: Value) -> Array:
-    """Each pair (a, b) of features turned to (a cos t - b sin t, a sin t + b cos t), t = p base^(-2 i / d_head).
+def rotary(x: Value, positions: Value, base: Value, layout: Value, width: Value = None) -> Array:
+    """Each pair (a, b) of features turned to (a cos t - b sin t, a sin t + b cos t), t = p base^(-2 i / width).
 
     ``x`` is [..., T, d_head] and ``positions`` has T numbers p. Pairs are features (2i, 2i + 1) for ``"interleaved"``
-    and (i, i + d_head / 2) for ``"half"``; with None nothing turns. In float64. Su et al. 2021, eq. 34.
+    and (i, i + width / 2) for ``"half"``; with None nothing turns. ``width`` is how many features turn, the first ones
+    of each head; all of them where it is not given. In float64. Su et al. 2021, eq. 34.
 
     >>> show("rotary([[1, 0], [1, 0]], [0, 1], 10000, 'half')")
     [[1.0, 0.0], [0.5403, 0.8415]]
+    >>> show("rotary([[1, 0, 5, 6], [1, 0, 5, 6]], [0, 1], 10000, 'half', width=2)")
+    [[1.0, 0.0, 5.0, 6.0], [0.5403, 0.8415, 5.0, 6.0]]
     """
     array = real(x)
     if layout is None:
@@ -162,17 +170,18 @@ def rotary(x: Value, positions: Value, base: Value, layout: Value) -> Array:
     if places.shape != array.shape[-2:-1]:
         raise EvaluationError(f"positions have shape {places.shape}, expected one for each of {array.shape[-2]} tokens")
     d_head = array.shape[-1]
-    angles = places[:, None] * np.power(float(base), -2.0 * np.arange(d_head // 2) / d_head)
+    turning = d_head if width is None else integer(width, "width")
+    if turning % 2 or not 2 <= turning <= d_head:
+        raise EvaluationError(f"width must be an even number from 2 to d_head={d_head}, got {turning}")
+    half = turning // 2
+    angles = places[:, None] * np.power(float(base), -2.0 * np.arange(half) / turning)
     pair = (
-        (slice(0, None, 2), slice(1, None, 2))
+        (slice(0, turning, 2), slice(1, turning, 2))
         if layout == "interleaved"
-        else (
-            slice(0, d_head // 2),
-            slice(d_head // 2, None),
-        )
+        else (slice(0, half), slice(half, turning))
     )
     a, b = (array[..., part] for part in pair)
-    turned = np.empty_like(array)
+    turned = array.copy()
     turned[..., pair[0]] = a * np.cos(angles) - b * np.sin(angles)
     turned[..., pair[1]] = a * np.sin(angles) + b * np.cos(angles)
     return turned

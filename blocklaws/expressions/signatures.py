@@ -93,9 +93,9 @@ GROUPS: dict[str, str] = {
         ones_like(x)
         full_like(x, value)
         eye(n)
-        causal(queries, keys, offset=0)
+        causal(queries, keys, offset=0, window=None)
         astype(x, dtype)
-        rotary(x, positions, base, layout)
+        rotary(x, positions, base, layout, width=None)
     """,
     "Parameters and lengths": """
         count(parameters)
