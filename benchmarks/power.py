@@ -23,7 +23,7 @@ import yaml
 
 import blocklaws
 from blocklaws.kill_matrix import run_faults
-from blocklaws.parallel import cores, pool
+from blocklaws.processes import cores, pool
 from blocklaws.spec_reading import load_spec
 
 ROOT = Path(__file__).resolve().parent.parent

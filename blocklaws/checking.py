@@ -132,6 +132,8 @@ class Case:
     profile: Profile
     seed: int
     shrink: bool = True
+    databases: tuple[str, ...] = ()
+    """Where counterexamples are shared with other runs."""
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from typing import Any
 from blocklaws.errors import BackendError, BlocklawsError, did_you_mean, missing_module
 from blocklaws.subjects import Subject
 
-__all__ = ["find_measurement", "find_property", "find_search", "find_subjects", "is_own", "registered"]
+__all__ = [
+    "check_databases",
+    "find_measurement",
+    "find_property",
+    "find_search",
+    "find_subjects",
+    "is_own",
+    "registered",
+]
 
 
 @functools.cache
@@ -95,6 +104,15 @@ def find_measurement(name: str) -> Any:
 def find_search() -> Any:
     """Return the registered search: what draws examples and shrinks the failing one."""
     return _load(registered("searches")["hypothesis"], "hypothesis")
+
+
+def check_databases(sources: Sequence[str]) -> None:
+    """Open the databases of counterexamples, so that one which cannot be used is found before anything runs.
+
+    Raises:
+        BlocklawsError: one cannot be used.
+    """
+    _load(registered("databases")["hypothesis"], "hypothesis")(tuple(sources))
 
 
 def _named(noun: str, group: str, name: str) -> Any:

@@ -125,7 +125,10 @@ def run_command(request: Mapping[str, Any]) -> str:
     options = (("--block", "blocks"), ("--dtype", "dtypes"), ("--invariant", "invariants"))
     words += [word for option, key in options for name in request[key] for word in (option, name)]
     words += ["--profile", str(request["profile"]), "--seed", str(request["seed"])]
-    files = (("--spec", spec), ("--device", request["device"]), ("--known-failures", request["known_failures"]))
+    files = (
+        ("--spec", spec), ("--device", request["device"]), ("--known-failures", request["known_failures"]),
+        ("--shard", request.get("shard")), ("--timings", request.get("timings")),
+    )  # fmt: skip
     words += [word for option, value in files if value for word in (option, str(value))]
     words += {True: ["--isolate"], False: ["--no-isolate"], None: []}[request["isolate"]]
     limits = (("--time-limit", request["time_limit"]), ("--memory-limit", request["memory_limit"]))

@@ -18,8 +18,8 @@ from blocklaws.discovery import find_subjects
 from blocklaws.errors import BlocklawsError
 from blocklaws.kill_results import Kill, Matrix, Plan, Row
 from blocklaws.known_failures import KnownFailures
-from blocklaws.parallel import cores, pool
 from blocklaws.planning import Choice, kinds_of, plan
+from blocklaws.processes import cores, pool
 from blocklaws.running import run_cases
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Fault, Invariant, Specification

@@ -13,6 +13,7 @@ import importlib.metadata
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from blocklaws.checking import Case
 from blocklaws.errors import did_you_mean
@@ -170,9 +171,13 @@ class KnownFailures:
                     f"known failure: unknown block {entry.block!r}{did_you_mean(entry.block, spec.blocks)}"
                 )
 
-    def stale(self, results: Sequence[CaseResult], choice: Choice, subjects: Sequence[Subject]) -> tuple[str, ...]:
-        """Return a sentence for each entry that was asked for and matched nothing, and for each case that holds."""
-        sentences = []
+    def told(self, results: Sequence[CaseResult], choice: Choice, subjects: Sequence[Subject]) -> list[dict[str, Any]]:
+        """Return for each entry whether it ``matched`` a case, and the sentences that make it stale.
+
+        ``unmatched`` is the one to say where nothing matched, empty where it was not asked for; ``holding`` has one for
+        each case that holds.
+        """
+        entries = []
         for entry in self.entries:
             matched = [
                 result
@@ -181,13 +186,21 @@ class KnownFailures:
                     result.invariant, result.name, result.backend, result.block, result.dtype, result.device
                 )
             ]
-            if not matched and entry.asked(choice, subjects):
-                sentences.append(entry.unmatched)
-            sentences += [
+            holding = [
                 f"{entry.place}: {result.name} on {result.backend}, {result.block}, {result.dtype} "
                 "is listed as a known "
                 "failure but holds; remove the entry"
                 for result in matched
                 if result.verdict == "holds"
             ]
+            unmatched = entry.unmatched if entry.asked(choice, subjects) else ""
+            entries.append({"matched": bool(matched), "unmatched": unmatched, "holding": holding})
+        return entries
+
+    def stale(self, results: Sequence[CaseResult], choice: Choice, subjects: Sequence[Subject]) -> tuple[str, ...]:
+        """Return a sentence for each entry that was asked for and matched nothing, and for each case that holds."""
+        sentences = []
+        for entry in self.told(results, choice, subjects):
+            sentences += [entry["unmatched"]] * bool(entry["unmatched"] and not entry["matched"])
+            sentences += entry["holding"]
         return tuple(sentences)

@@ -35,7 +35,7 @@ _MAX_EXTENDS = 8
 _MAX_ELEMENTS = 50_000_000
 
 
-def load_spec(name: str | Path | None = None) -> Specification:
+def load_spec(name: str | Path | None = None, files: Mapping[str, bytes] | None = None) -> Specification:
     """Read the built-in spec, or a user's spec file and everything that it extends.
 
     A file that does not say ``extends`` brings its own invariants only; the blocks, menus, profiles, tolerances and
@@ -43,12 +43,16 @@ def load_spec(name: str | Path | None = None) -> Specification:
     ``extends: other.yaml`` (a path beside the file) to those of another file. An entry with a known id replaces that
     entry.
 
+    Args:
+        name: the file; None or ``blocklaws`` for the built-in spec.
+        files: path -> content of the file and of what it extends, as another machine has them; nothing is read here.
+
     Raises:
         SpecError: a file cannot be read or says something that cannot be meant.
     """
     if name is None or str(name) == BUILT_IN:
         return built_in_spec()
-    return _read_user_file(Path(name), ())
+    return _read_user_file(Path(name), (), files)
 
 
 @functools.cache
@@ -80,8 +84,9 @@ def _shown(path: Path) -> str:
         return str(path)
 
 
-def _read_user_file(path: Path, chain: tuple[Path, ...]) -> Specification:
-    data = load(path)
+def _read_user_file(path: Path, chain: tuple[Path, ...], files: Mapping[str, bytes] | None) -> Specification:
+    content = files[str(path)] if files is not None and str(path) in files else None
+    data = load(path, content)
     place = Place(str(path), 1, 1)
     if isinstance(data, list):
         sections: Mapping[str, Any] = {"invariants": data}
@@ -99,22 +104,23 @@ def _read_user_file(path: Path, chain: tuple[Path, ...]) -> Specification:
             if Path(parent).is_absolute() or ".." in Path(parent).parts:
                 # A spec from a stranger must not read what lies elsewhere.
                 fields.refuse("extends", f"{parent!r} must be a file beside this one, or in a folder below it")
+            target = path.parent / parent
             try:
-                target = (path.parent / parent).resolve()
+                resolved = target.resolve()
             except (OSError, ValueError):  # no name that a file could have
                 fields.refuse("extends", f"{parent!r:.100} is neither 'blocklaws' nor a file beside this one")
-            if target in chain or target == path.resolve() or len(chain) >= _MAX_EXTENDS:
+            if resolved in (*chain, path.resolve()) or len(chain) >= _MAX_EXTENDS:
                 fields.refuse(
                     "extends", f"{parent!r} leads back to this file or through more than {_MAX_EXTENDS} files"
                 )
-            if not os.path.isfile(target):
+            if str(target) not in (files or {}) and not os.path.isfile(target):
                 fields.refuse("extends", f"{parent!r:.100} is neither 'blocklaws' nor a file beside this one")
-            base = _read_user_file(target, (*chain, path.resolve()))
+            base = _read_user_file(target, (*chain, path.resolve()), files)
     else:
         base = Specification(
             base.sources, base.sha256, base.blocks, base.menus, base.profiles, base.tolerances, base.faults, {}
         )
-    digest = hashlib.sha256(base.sha256.encode() + path.read_bytes()).hexdigest()
+    digest = hashlib.sha256(base.sha256.encode() + (path.read_bytes() if content is None else content)).hexdigest()
     return _read_sections(sections, base, (*base.sources, str(path)), digest)
 
 

@@ -2,11 +2,13 @@
 
 Must hold: the same case and seed give the same outcome and the same counterexample, in any process; an example that
 checked nothing is counted as uninformative, and too many of them make the case an error, never a pass.
-Must not: keep a database or a deadline of its own (the profile of a caller must not change a verdict).
+Must not: keep a database that nobody named, or a deadline of its own (the profile of a caller must not change a
+verdict).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import random
@@ -21,6 +23,7 @@ from hypothesis.errors import Flaky, HypothesisWarning
 
 from blocklaws.checking import Case, Examination, Failure, Outcome, Property, nearest
 from blocklaws.failure_text import NOT_DETERMINISTIC
+from blocklaws.properties.databases import SharedExamples, open_databases
 from blocklaws.properties.worlds import admissible_sizes, examples
 from blocklaws.specification import Sizes
 from blocklaws.surroundings import Surroundings
@@ -43,10 +46,13 @@ def search(case: Case, property: Property) -> Outcome:
     if not sizes:
         return Outcome("unchecked", "no size in the menu of this block satisfies the invariant's 'where'")
     offsets = case.abilities.offsets
+    shared = open_databases(case.databases) if case.databases and case.shrink else None
     record = _Record(case, property)
     # Examples are looked at under seeded generators of `random` and NumPy; a verdict must not move the caller's.
     state, of_numpy = random.getstate(), np.random.get_state()
     try:
+        if shared is not None and (replayed := _replayed(case, property, shared, sizes, offsets)) is not None:
+            return replayed.outcome()
         if case.shrink:
             _draw(case, sizes, offsets, record.look, shrink=True)
         else:
@@ -59,7 +65,25 @@ def search(case: Case, property: Property) -> Outcome:
     finally:
         random.setstate(state)
         np.random.set_state(of_numpy)
+    if shared is not None and record.failing is not None:
+        shared.keep(case, record.failing)
     return record.outcome()
+
+
+def _replayed(
+    case: Case, property: Property, shared: SharedExamples, sizes: tuple[Sizes, ...], offsets: bool
+) -> _Record | None:
+    """Look at what other runs have found; return the record of what fails still, or None where nothing does."""
+    record = _Record(case, property)
+    for value, example in shared.of(case, sizes, offsets):
+        with contextlib.suppress(_Refuted, _ProcessEnded):
+            _look_at([example], record)
+        if record.failing is not None:
+            # Where it was read only, or would be forgotten after a while, it is kept anew.
+            shared.keep(case, example)
+            return record
+        shared.forget(case, value)
+    return None
 
 
 def _draw(
@@ -140,6 +164,11 @@ class _Record:
         self._failure: tuple[Example, Examination] | None = None
         self._first_failure = 0
         self.flaky = False
+
+    @property
+    def failing(self) -> Example | None:
+        """The failing example that is kept."""
+        return self._failure[0] if self._failure is not None else None
 
     def look(self, example: Example) -> None:
         """Examine one example; raise when it fails."""

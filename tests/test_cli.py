@@ -46,7 +46,9 @@ def test_help_lists_every_command() -> None:
     done = invoke("--help")
     assert done.exit_code == 0
     listed = [line.split()[0] for line in done.output.split("Commands:\n")[1].splitlines()]
-    assert listed == ["verify", "list", "explain", "replay", "compare", "trace", "new-backend", "schema", "faults"]
+    assert listed == [
+        *("verify", "merge", "list", "explain", "replay", "compare", "trace", "new-backend", "schema", "faults")
+    ]
     for command in listed:
         assert invoke(command, "-h").exit_code == 0
 

@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 
-FRAMEWORKS = ["flax", "hypothesis", "jax", "jaxlib", "keras", "mlx", "tensorflow", "torch", "transformers"]
+FRAMEWORKS = [
+    "distributed",
+    "flax",
+    "hypothesis",
+    "jax",
+    "jaxlib",
+    "keras",
+    "mlx",
+    "tensorflow",
+    "torch",
+    "transformers",
+]
 
 #: An exit status that a crash cannot produce, so that a crash is not taken for a heavy import or for a light one.
 CAUGHT = 33
