@@ -7,6 +7,7 @@
 #   make services                              what the tests of `--scheduler mpi` and `--database` talk to, likewise
 #   make format                                let ruff rewrite what it can
 #   make bench                                 the benchmarks, in the environment of the tests
+#   make conformance [LIBRARIES="torch flax"]  verify published libraries, an environment each, and write docs/conformance.md
 #   make clean                                 remove what these commands made
 #
 # BACKENDS takes whatever `blocklaws verify` takes: registered names, package.module:attribute, path/to/file.py:attribute,
@@ -16,6 +17,7 @@
 PYTHON ?= python3
 BACKENDS ?= numpy
 EXTRAS ?=
+LIBRARIES ?=
 ARGS ?=
 WORKERS ?= 2
 
@@ -37,7 +39,7 @@ extras := $(sort $(filter torch jax,$(BACKENDS)) $(EXTRAS))
 verify_stamp := $(VERIFY)/installed-$(subst $(space),-,$(strip base $(extras)))
 test_stamp := $(TEST)/installed
 
-.PHONY: verify test lint types pytest browser services format bench clean
+.PHONY: verify test lint types pytest browser services format bench conformance clean
 .DEFAULT_GOAL := verify
 
 verify: $(verify_stamp)
@@ -86,8 +88,11 @@ format: $(test_stamp)
 bench: $(test_stamp)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(TEST)/bin/python "$$script" $(ARGS); done
 
+conformance: $(test_stamp)
+	@$(TEST)/bin/python conformance/run.py $(LIBRARIES) --workers $(WORKERS) $(ARGS)
+
 clean:
-	@rm -rf $(VERIFY) $(TEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VERIFY) $(TEST) .venv-conformance-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VERIFY)/created $(TEST)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -25,6 +25,11 @@ class Abilities:
     offsets: bool
     cannot: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def no_offset(self) -> str:
+        """The sentence about a block that takes no position offset."""
+        return self._with_reasons("the block takes no position offset", ["position_offset"])
+
     def missing(self, needs: frozenset[str]) -> str:
         """Say what of ``needs`` the block cannot show; empty when nothing is missing."""
         lacking = needs - self.shown

@@ -202,7 +202,7 @@ class Case:
             return [(self, self.supported)]
         abilities = self.abilities
         if not abilities.offsets and self.sets_offset:
-            return [(self, "the block takes no position offset")]
+            return [(self, abilities.no_offset)]
         if reason := abilities.missing(self.needs):
             return [(self, reason)]
         parts: dict[str, list[Clause]] = {}

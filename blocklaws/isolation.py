@@ -53,6 +53,7 @@ class IsolatedBackend:
             self.descriptions: list[dict[str, Any]] = list(described)
             mine = self.descriptions[variant]
             self.name, self.dtypes, self.multiples = mine["name"], tuple(mine["dtypes"]), mine["multiples"]
+            self.blocks = tuple(mine["blocks"])
             self.deterministic, self.device = bool(mine["deterministic"]), str(mine["device"])
             self.cannot, self.validates = dict(mine["cannot"]), mine["validates"] is True
             self.packages = tuple(mine["packages"])
@@ -95,6 +96,7 @@ class IsolatedBackend:
 
         Raises:
             BlockRaised: the backend raised, returned what is no array, or ended its process.
+            BackendError: it refused to build the block.
         """
         try:
             if self._process is None:
@@ -116,6 +118,9 @@ class IsolatedBackend:
             self._apply(answer, buffers, packer)
         except (WireError, KeyError, IndexError, TypeError, ValueError) as error:
             raise self.wrong_answer(call, error) from None
+        if "refused" in answer and call == "build":
+            # As in one process: a mapping that does not fit its layer is refused, and no case is judged by it.
+            raise BackendError(str(answer["refused"])[:1000])
         if "raised" in answer or "refused" in answer:
             raise _as_raised(call, answer)
         return answer, buffers

@@ -237,6 +237,7 @@ def _description(subject: Subject) -> dict[str, Any]:
     return {
         "name": subject.name,
         "dtypes": list(subject.dtypes),
+        "blocks": list(subject.blocks),
         "multiples": dict(subject.multiples),
         "deterministic": subject.deterministic,
         "device": subject.device,

@@ -78,3 +78,18 @@ def blocklaws(run: Run) -> Run:
     """Return a function that runs the installed ``blocklaws`` command with the given arguments."""
     command = Path(sys.executable).with_name("blocklaws")
     return lambda *arguments, **options: run(command, *arguments, **options)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a mapping file, a text with some of its parts replaced; each part must be there once."""
+
+    def write(text: str, *changes: tuple[str, str]) -> Path:
+        for old, new in changes:
+            assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
+            text = text.replace(old, new)
+        path = tmp_path / "layer.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write

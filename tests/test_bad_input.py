@@ -49,7 +49,7 @@ def refused(*arguments: str) -> str:
         ),
         (
             ("verify", "numpy", "--block", "lama"),
-            "unknown block 'lama' (did you mean 'llama'?); `blocklaws list blocks` shows all 13",
+            "unknown block 'lama' (did you mean 'llama'?); `blocklaws list blocks` shows all 14",
         ),
         (("verify", "numpy", "--dtype", "float23"), "unknown dtype 'float23' (did you mean 'float32'?)"),
         (("verify", "numpy", "--profile", "quik"), "unknown profile 'quik' (did you mean 'quick'?)"),

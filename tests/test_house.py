@@ -31,11 +31,13 @@ ADAPTERS = {
     "on_numpy": {"jaxtyping"},
     "on_torch": {"torch"},
     "on_jax": {"jax", "jaxlib"},
-    "mapped": {"torch"},
+    "mapped": {"equinox", "flax", "jax", "keras", "mlx", "torch"},
     "mappings": set[str](),
+    "composed": {"equinox", "flax", "jax"},
 }
 
 FRAMEWORKS = {
+    "equinox",
     "flax",
     "jax",
     "jaxlib",
@@ -53,7 +55,7 @@ FRAMEWORKS = {
 ENGINES = {"distributed", "mpi4py", "redis"}
 
 #: Folders at the root that are not rooms: nothing that is installed may import them.
-OTHER_FOLDERS = {"benchmarks", "docs", "examples", "tests"}
+OTHER_FOLDERS = {"benchmarks", "conformance", "docs", "examples", "tests"}
 
 #: What commands leave at the root, as .gitignore lists it, and the folders of tools that start with a dot.
 LEFT_BY_COMMANDS = re.compile(r"__pycache__|build|dist|.*\.egg-info|\..*")

@@ -65,6 +65,7 @@ def test_every_call_gives_the_same_bits(name: str) -> None:
     """Fails when a value, a dtype or a capability is lost on the way."""
     (here,), (there,) = find_subjects(name), isolated(name)
     assert (there.name, there.dtypes, there.multiples) == (here.name, here.dtypes, here.multiples)
+    assert there.blocks == here.blocks
     for dtype in ("float64", "bfloat16"):
         compare_every_call(here, there, world(dtype))
 

@@ -17,6 +17,7 @@ import pytest
 
 FRAMEWORKS = [
     "distributed",
+    "equinox",
     "flax",
     "hypothesis",
     "jax",
@@ -53,7 +54,9 @@ ACTIONS = {
     "compare": "    import blocklaws.cli_compare",
     "plugin": "    import blocklaws.pytest_plugin",
 }
-ADAPTERS = {name: f"    import blocklaws.backends.{name}" for name in ("on_numpy", "on_torch", "on_jax", "mapped")}
+ADAPTERS = {
+    name: f"    import blocklaws.backends.{name}" for name in ("on_numpy", "on_torch", "on_jax", "mapped", "composed")
+}
 
 
 def probe(action: str, heavy: set[str], planted: str = "") -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from blocklaws.backends.mapped.block import MappedBlock
 from blocklaws.backends.mapped.driver import Driver, load_driver
 from blocklaws.backends.mapped.rotary import feature_order
-from blocklaws.backends.mapped.schema import ANY_NUMBER, Mapping
+from blocklaws.backends.mapped.schema import Mapping, words_of
 from blocklaws.backends.mapped.stages import check_modules
 from blocklaws.backends.mapped.values import Scope
 from blocklaws.config import BlockConfig
@@ -36,6 +36,7 @@ class MappedBackend:
         deterministic: whether two equal calls give equal bits.
         device: the device that was chosen, or None for the framework's own choice.
         packages: the packages that the mapping needs, whose versions a report names.
+        blocks: the further kinds of block that it is verified with unasked.
         cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
     """
 
@@ -44,11 +45,12 @@ class MappedBackend:
         self.device = device
         self.name = mapping.name
         self.dtypes = mapping.dtypes
-        self.blocks = mapping.blocks
         self.multiples = dict(mapping.multiples)
         self.deterministic = mapping.deterministic
         self.cannot = dict(mapping.cannot)
         self.packages = tuple(mapping.needs)
+        self.blocks = mapping.blocks
+        self._tried: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:
         return f"<mapped backend {self.name}>"
@@ -65,16 +67,7 @@ class MappedBackend:
 
     def supports(self, config: BlockConfig) -> str | None:
         """Return None, or a sentence why the layer is not such a block."""
-        words = {name: getattr(config, name, None) for name in self._mapping.choices}
-        words["heads"] = "equal" if config.group == 1 else "grouped"
-        for name, allowed in self._mapping.choices.items():
-            if not _is_among(words[name], allowed):
-                offered = " or ".join(_word(word) for word in allowed)
-                return f"{name} is {_word(words[name])}; the mapping supports {offered}"
-        for condition in self._mapping.conditions:
-            if not condition.that(lambda name: getattr(config, name)):
-                return f"{condition.that.text} does not hold: {condition.why}"
-        return None
+        return self._mapping.supports.objection(config)
 
     def build(self, config: BlockConfig, parameters: Named[str, Any], dtype: str) -> MappedBlock:
         """Return the layer as a block.
@@ -102,10 +95,16 @@ class MappedBackend:
         layout = mapping.parameters.lay_out(config, parameters, driver.shapes(layer), order)
         layer = driver.assign(layer, layout.arrays)
         numpy_dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-        return MappedBlock(mapping, driver, layer, built, layout, order, config, numpy_dtype)
+        block = MappedBlock(mapping, driver, layer, built, layout, order, config, numpy_dtype)
+        # A part or a stage that is not there is not there in any world, so it is refused before anything is judged.
+        if (config.block, dtype) not in self._tried:
+            self._tried.add((config.block, dtype))
+            tokens = self.multiples.get("T", 1)
+            block.try_out(self.multiples.get("B", 1), tokens * max(1, 2 // tokens))
+        return block
 
     def _build_objects(self, driver: Driver, config: BlockConfig, dtype: str) -> dict[str, Any]:
-        words = {**config.as_dict(), "dtype": driver.dtype, "dtype_name": dtype}
+        words = {**words_of(config), "dtype": driver.dtype, "dtype_name": dtype}
         scope = Scope(words, self._mapping.build, driver.array)
         with driver.building():
             return {name: scope.look_up(name) for name in self._mapping.build}
@@ -123,12 +122,3 @@ class MappedBackend:
 
 def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)[:3]]
-
-
-def _is_among(word: Any, allowed: tuple[Any, ...]) -> bool:
-    return word in allowed or (ANY_NUMBER in allowed and isinstance(word, int | float) and not isinstance(word, bool))
-
-
-def _word(word: Any) -> str:
-    # Not by a dict of words: 1.0 would be found under True.
-    return "null" if word is None else str(word).lower() if isinstance(word, bool) else str(word)

@@ -17,10 +17,11 @@ from blocklaws.backends.mapped.driver import Driver
 from blocklaws.backends.mapped.operations import Array
 from blocklaws.backends.mapped.parameters import Layout
 from blocklaws.backends.mapped.rotary import cos_sin
-from blocklaws.backends.mapped.schema import Mapping, Passing
+from blocklaws.backends.mapped.schema import Mapping, Passing, words_of
 from blocklaws.backends.mapped.stages import capture
 from blocklaws.backends.mapped.values import Scope
 from blocklaws.config import BlockConfig
+from blocklaws.errors import BackendError
 
 __all__ = ["MappedBlock"]
 
@@ -60,10 +61,15 @@ class MappedBlock:
         self._mapping, self._driver, self._layer, self._built = mapping, driver, layer, built
         self._layout, self._order, self._config, self._dtype = layout, order, config, dtype
         # Capabilities are found by presence, so a method that the mapping does not declare must not be there at all.
+        self.forward: Callable[..., Array] = self._forward
+        if "position_offset" in mapping.cannot:
+            self.forward = self._forward_from_zero
         self.trace: Callable[..., dict[str, Array]]
         self.gradients: Callable[..., dict[str, Array]]
         self.parameters: Callable[[], dict[str, Array]]
         self.forward_cached: Callable[[Any, Any], tuple[Array, Any]]
+        self.forward_by: Callable[..., Array]
+        self.ways = mapping.ways
         if mapping.stages:
             self.trace = self._trace
         if "gradients" not in mapping.cannot:
@@ -72,12 +78,46 @@ class MappedBlock:
             self.parameters = self._parameters
         if mapping.cached is not None:
             self.forward_cached = self._forward_cached
+        if mapping.ways:
+            self.forward_by = self._forward_by
 
-    def forward(self, x: Any, position_offset: int = 0) -> Array:
+    def try_out(self, batch: int, tokens: int) -> None:
+        """Make each call that the mapping describes once, on an input of ones.
+
+        Raises:
+            BackendError: the mapping does not fit what the layer does. What the layer itself raises is left to the
+                cases that meet it.
+        """
+        x = np.ones((batch, tokens, self._config.d_model))
+        calls: list[Callable[[], object]] = [lambda: self.forward(x)]
+        if self._mapping.stages:
+            calls.append(lambda: self._trace(x))
+        if self._mapping.cached is not None:
+            calls.append(lambda: self._forward_cached(x, None))
+        for call in calls:
+            try:
+                call()
+            except BackendError:
+                raise
+            except Exception:
+                continue
+
+    def _forward(self, x: Any, position_offset: int = 0) -> Array:
         """Return the output [batch, token, d_model] for an input of that shape."""
         x = self._admit(x)
         with self._driver.inference():
             return self._driver.numpy(self._output(self._layer, self._driver.array(x), x.shape, position_offset))
+
+    def _forward_from_zero(self, x: Any) -> Array:
+        """Return the output of a layer that can be called at position 0 alone."""
+        return self._forward(x)
+
+    def _forward_by(self, way: str, x: Any, position_offset: int = 0) -> Array:
+        """Return the output computed in another way: ``training``, with the layer in that mode for this one call."""
+        assert way in self.ways
+        x = self._admit(x)
+        with self._driver.inference(), self._driver.training(self._layer) as layer:
+            return self._driver.numpy(self._output(layer, self._driver.array(x), x.shape, position_offset))
 
     def _trace(self, x: Any, position_offset: int = 0) -> dict[str, Array]:
         """Return the stages that the mapping captures, with the input and the output."""
@@ -86,7 +126,7 @@ class MappedBlock:
 
         def run() -> Array:
             nonlocal output
-            output = self.forward(x, position_offset)
+            output = self._forward(x, position_offset)
             return output
 
         stages = capture(self._mapping.stages, self._driver, self._layer, self._config, self._order, run)
@@ -114,12 +154,12 @@ class MappedBlock:
         x, cached = self._admit(x), self._mapping.cached
         with self._driver.inference():
             if cache is None:
-                words = {**self._config.as_dict(), **self._built, "batch": x.shape[0]}
+                words = {**words_of(self._config), **self._built, "batch": x.shape[0]}
                 cache = _Cache(0, cached.start.resolve(Scope(words, {}, self._driver.array)))
             native = self._driver.array(x)
             result = self._call(cached.passing, self._layer, native, x.shape, cache.tokens, cache)
-            after = cache.native if cached.cache_output is None else result[cached.cache_output]
-            output = self._driver.numpy(_take(result, cached.passing.output))
+            after = cache.native if cached.cache_output.take is None else cached.cache_output.of(result)
+            output = self._driver.numpy(cached.passing.output.of(result))
         return output, _Cache(cache.tokens + x.shape[1], after)
 
     def _admit(self, x: Any) -> Array:
@@ -133,7 +173,7 @@ class MappedBlock:
 
     def _output(self, layer: Any, native: Any, shape: tuple[int, ...], offset: int) -> Any:
         passing = self._mapping.passing
-        return _take(self._call(passing, layer, native, shape, offset), passing.output)
+        return passing.output.of(self._call(passing, layer, native, shape, offset))
 
     def _call(
         self,
@@ -153,7 +193,7 @@ class MappedBlock:
         cos, sin = (table.astype(self._dtype) for table in cos_sin(config, self._mapping.rotary, positions))
         before = 0 if cache is None else cache.tokens
         ready: dict[str, Any] = {
-            **config.as_dict(),
+            **words_of(config),
             **self._built,
             "layer": layer,
             "input": native,
@@ -168,10 +208,6 @@ class MappedBlock:
             "cache": None if cache is None else cache.native,
         }
         if passing.mask.form != "builtin":
-            ready["mask"] = passing.mask.array(before, batch, config.n_heads, tokens, self._dtype)
+            ready["mask"] = passing.mask.array(before, batch, config.n_heads, tokens, self._dtype, config.window)
         function, arguments, keywords = passing.call.parts(Scope(ready, self._mapping.inputs, self._driver.array))
         return function(*arguments, **keywords)
-
-
-def _take(result: Any, part: int | str | None) -> Any:
-    return result if part is None else result[part]

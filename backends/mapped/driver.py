@@ -11,15 +11,22 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from blocklaws.backends.mapped.operations import Array
 
 __all__ = ["DRIVERS", "Driver", "Tap", "load_driver"]
 
+#: What each call gave of a stage, in order: an array, nothing, or the part that it did not have.
+Seen: TypeAlias = Mapping[str, list["Array | Missing | None"]]
+
 #: framework -> the class of its driver.
 DRIVERS: Mapping[str, str] = {
     "torch": "blocklaws.backends.mapped.torch_driver:TorchDriver",
+    "flax": "blocklaws.backends.mapped.flax_driver:FlaxDriver",
+    "equinox": "blocklaws.backends.mapped.equinox_driver:EquinoxDriver",
+    "keras": "blocklaws.backends.mapped.keras_driver:KerasDriver",
+    "mlx": "blocklaws.backends.mapped.mlx_driver:MlxDriver",
 }
 
 
@@ -40,11 +47,39 @@ class Tap:
     take: int | str | None
 
     def pick(self, arguments: Sequence[Any], keywords: Mapping[str, Any], output: Any) -> Any:
-        """Return the part of a call that is the stage."""
+        """Return the part of a call that is the stage, or `Missing` where the call has no such part."""
         if not self.of_input:
-            return output if self.take is None else output[self.take]
+            return part_of(output, self.take)
         take = 0 if self.take is None else self.take
-        return keywords[take] if isinstance(take, str) else arguments[take]
+        return part_of(keywords if isinstance(take, str) else tuple(arguments), take)
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+    """A part that was asked of a value that does not have it, in words.
+
+    It is handed on in place of the part and refused afterwards: an exception within a layer's own call would come out
+    as the layer's.
+    """
+
+    words: str
+
+
+def part_of(value: Any, take: int | str | None) -> Any:
+    """Return an entry of a value by index or key (None: all of it), or `Missing`."""
+    if take is None:
+        return value
+    try:
+        return value[take]
+    except (LookupError, TypeError):
+        kind = type(value).__name__
+        if isinstance(value, Mapping):
+            has = f"has {', '.join(map(str, value)) or 'nothing'}"
+        elif isinstance(value, Sequence):
+            has = f"has {len(value)} entries"
+        else:
+            has = "has no entries by index or name"
+        return Missing(f"there is no {take!r}: the {kind} {has}")
 
 
 class Driver(Protocol):
@@ -83,7 +118,10 @@ class Driver(Protocol):
     def inference(self) -> AbstractContextManager[None]:
         """Within it no gradients are recorded."""
 
-    def watch(self, layer: Any, taps: Sequence[Tap]) -> AbstractContextManager[Mapping[str, list[Array | None]]]:
+    def training(self, layer: Any) -> AbstractContextManager[Any]:
+        """Within it what is yielded computes as in training, when it is called; then the layer is as it was."""
+
+    def watch(self, layer: Any, taps: Sequence[Tap]) -> AbstractContextManager[Seen]:
         """Within it calls of the layer's sub-modules are recorded: stage -> what each call gave."""
 
     def gradients(

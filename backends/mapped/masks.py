@@ -1,7 +1,7 @@
 """The causal mask in the forms that layers take it.
 
-Must hold: query position >= key position is visible, in every form; the harness makes the mask, so that a layer is told
-exactly what its mapping says. Must not import a framework.
+Must hold: query position >= key position is visible, within the window of a block that has one, in every form; the
+harness makes the mask, so that a layer is told exactly what its mapping says. Must not import a framework.
 """
 
 from __future__ import annotations
@@ -36,10 +36,24 @@ class Mask:
     form: str
     axes: tuple[str | int, ...] = ("tokens", "keys")
 
-    def array(self, offset: int, batch: int, heads: int, tokens: int, dtype: np.dtype[np.generic]) -> Array:
-        """Return the mask of queries at offset .. offset + tokens - 1 over the keys at 0 .. offset + tokens - 1."""
+    def array(
+        self,
+        offset: int,
+        batch: int,
+        heads: int,
+        tokens: int,
+        dtype: np.dtype[np.generic],
+        window: int | None = None,
+    ) -> Array:
+        """Return the mask of queries at offset .. offset + tokens - 1 over the keys at 0 .. offset + tokens - 1.
+
+        With a window a query looks at the last ``window`` keys alone, the one at its own position included.
+        """
         keys = offset + tokens
-        visible = (offset + np.arange(tokens))[:, None] >= np.arange(keys)
+        queries = (offset + np.arange(tokens))[:, None]
+        visible = queries >= np.arange(keys)
+        if window is not None:
+            visible &= np.arange(keys) > queries - window
         mask: Array
         if self.form == "keep":
             mask = visible

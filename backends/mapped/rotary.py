@@ -19,17 +19,19 @@ __all__ = ["LAYOUTS", "ROTATED", "cos_sin", "feature_order", "reorder", "restore
 LAYOUTS = ("half", "interleaved")
 
 #: The parameters whose columns are re-ordered, head by head.
-ROTATED = ("attention.query", "attention.query_bias", "attention.key", "attention.key_bias")
+ROTATED = (
+    "attention.query", "attention.query_bias", "attention.key", "attention.key_bias",
+    "attention.query_norm.gain", "attention.query_norm.bias", "attention.key_norm.gain", "attention.key_norm.bias",
+)  # fmt: skip
 
 
 def feature_order(config: BlockConfig, layout: str | None) -> Array | None:
     """Return, for each feature of a head of the layer, which feature of the block's head it is; None for no change."""
     if config.rotary is None or layout is None or config.rotary == layout:
         return None
-    turned, rest = np.arange(config.d_rotary), np.arange(config.d_rotary, config.d_head)
-    # From interleaved, row i of a table of pairs is pair i; from half, row 0 has the first of each.
-    table = turned.reshape(-1, 2) if layout == "half" else turned.reshape(2, -1)
-    return np.concatenate([table.T.reshape(-1), rest])
+    # From pairs beside each other to first and second halves, or back; what is not turned stays behind them.
+    pairs = np.arange(config.d_rotary).reshape((-1, 2) if layout == "half" else (2, -1))
+    return np.concatenate([pairs.T.reshape(-1), np.arange(config.d_rotary, config.d_head)])
 
 
 def reorder(array: Array, order: Array | None) -> Array:
@@ -46,15 +48,13 @@ def restore(array: Array, order: Array | None) -> Array:
 
 
 def cos_sin(config: BlockConfig, layout: str | None, positions: Array) -> tuple[Array, Array]:
-    """Return cosine and sine of each turned feature's angle, two arrays [1, token, d_rotary] in float64.
+    """Return cosine and sine of each feature's angle, two arrays [1, token, d_rotary] in float64.
 
-    Where the block has no rotary positions the angles of all d_head features are zero, which turns nothing.
+    Where the block has no rotary positions they are d_head wide and the angles zero, which turns nothing.
     """
     width = config.d_head if config.rotary is None else config.d_rotary
-    if config.rotary is None:
-        frequencies = np.zeros(width // 2 + width % 2)
-    else:
-        frequencies = config.rotary_base ** (-2.0 * np.arange(width // 2) / width)
+    pairs = np.arange((width + 1) // 2)
+    frequencies = 0.0 * pairs if config.rotary is None else config.rotary_base ** (-2.0 * pairs / width)
     angles = positions[:, None].astype(np.float64) * frequencies
     if (layout or config.rotary) == "interleaved":
         angles = np.repeat(angles, 2, axis=-1)

@@ -11,44 +11,53 @@ from collections import abc
 from pathlib import Path
 from typing import Any
 
-from blocklaws.backends.mapped.driver import DRIVERS
-from blocklaws.backends.mapped.expressions import Expression
+from blocklaws.backends.mapped.driver import DRIVERS, Missing, part_of
 from blocklaws.backends.mapped.masks import Mask, parse_mask
 from blocklaws.backends.mapped.parameters import ParameterMap
 from blocklaws.backends.mapped.reader import Node, read
 from blocklaws.backends.mapped.rotary import LAYOUTS
 from blocklaws.backends.mapped.stages import StageRule, parse_stages
+from blocklaws.backends.mapped.supports import Supports, parse_supports
 from blocklaws.backends.mapped.values import Call, Value, parse_call, parse_value
 from blocklaws.canonical import CAPABILITIES, STAGES
-from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, SIZES, BlockConfig
+from blocklaws.config import SIZES, BlockConfig
 
-__all__ = ["ANY_NUMBER", "Cached", "Condition", "Mapping", "Passing", "read_mappings"]
+__all__ = ["Cached", "Mapping", "Passing", "read_mappings", "words_of"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+#: In which other ways a layer may be asked for its forward.
+WAYS = ("training",)
 
-_CONFIG = tuple(field.name for field in dataclasses.fields(BlockConfig))
+_CONFIG = (*(field.name for field in dataclasses.fields(BlockConfig)), "d_rotary")
 #: What the harness makes for each call, beside the config's words and what was built.
 _PASSED = (
     "input", "offset", "positions", "batch_positions", "cos", "sin", "mask", "batch", "tokens", "keys",
 )  # fmt: skip
 _SECTIONS = (
     "name", "says", "framework", "needs", "dtypes", "blocks", "multiples", "deterministic", "supports", "cannot",
-    "rotary", "build", "inputs", "mask", "forward", "cached", "parameters", "stages", "variants",
+    "ways", "rotary", "build", "inputs", "mask", "forward", "cached", "parameters", "stages", "variants",
 )  # fmt: skip
 _REQUIRED = ("name", "framework", "supports", "build", "mask", "forward", "parameters")
-_HEADS = ("equal", "grouped")
-#: What a mapping says that supports a choice whatever its number, as in ``window: [null, number]``.
-ANY_NUMBER = "number"
-#: The further choices that are numbers; of the others, such as norm_eps, a layer takes any.
-_NUMBERS = {name: DEFAULTS[name] for name in NUMBERS if name in DEFAULTS}
 
 
 @dataclasses.dataclass(frozen=True)
-class Condition:
-    """A condition on the sizes of a config, and the sentence that says why the layer needs it."""
+class Part:
+    """A part of what a call returns, by index or key; None is all of it."""
 
-    that: Expression
-    why: str
+    what: str
+    take: int | str | None
+    node: Node
+
+    def of(self, result: Any) -> Any:
+        """Return the part.
+
+        Raises:
+            BackendError: the result has no such part.
+        """
+        found = part_of(result, self.take)
+        if isinstance(found, Missing):
+            self.node.refuse(f"{self.what}: {found.words}")
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +65,7 @@ class Passing:
     """How the layer is called: the call, which part of its result is the output, and the mask it is given."""
 
     call: Call
-    output: int | str | None
+    output: Part
     mask: Mask
 
 
@@ -66,7 +75,7 @@ class Cached:
 
     passing: Passing
     start: Value
-    cache_output: int | str | None
+    cache_output: Part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +91,9 @@ class Mapping:
     blocks: tuple[str, ...]
     multiples: abc.Mapping[str, int]
     deterministic: bool
-    choices: abc.Mapping[str, tuple[Any, ...]]
-    conditions: tuple[Condition, ...]
+    supports: Supports
     cannot: abc.Mapping[str, str]
+    ways: tuple[str, ...]
     rotary: str | None
     build: abc.Mapping[str, Value]
     inputs: abc.Mapping[str, Value]
@@ -92,6 +101,11 @@ class Mapping:
     cached: Cached | None
     parameters: ParameterMap
     stages: tuple[StageRule, ...]
+
+
+def words_of(config: BlockConfig) -> dict[str, Any]:
+    """Return what the names of a config mean in values: its fields, and how many features of a head are turned."""
+    return {**config.as_dict(), "d_rotary": config.d_rotary}
 
 
 def read_mappings(path: Path) -> list[Mapping]:
@@ -119,7 +133,7 @@ def read_mappings(path: Path) -> list[Mapping]:
 def _parse(root: Node, name: str, path: Path) -> Mapping:
     entries = root.fields(f"the mapping {name!r}", _SECTIONS, _REQUIRED)
     framework = entries["framework"].word("framework", DRIVERS)
-    choices, conditions = _parse_supports(entries["supports"])
+    supports = parse_supports(entries["supports"])
     build = _parse_build(entries["build"])
     rotary = entries["rotary"].word("rotary", LAYOUTS) if "rotary" in entries else None
     inputs = _parse_named("inputs", entries.get("inputs"), (*_CONFIG, *build, *_PASSED))
@@ -131,12 +145,12 @@ def _parse(root: Node, name: str, path: Path) -> Mapping:
         framework=framework,
         needs=_parse_needs(entries.get("needs")),
         dtypes=_parse_dtypes(entries.get("dtypes")),
-        blocks=_parse_blocks(entries.get("blocks")),
+        blocks=tuple(item.text("blocks") for item in entries["blocks"].items("blocks")) if "blocks" in entries else (),
         multiples=_parse_multiples(entries.get("multiples")),
         deterministic=_parse_flag(entries.get("deterministic"), "deterministic"),
-        choices=choices,
-        conditions=conditions,
+        supports=supports,
         cannot=_parse_cannot(entries.get("cannot")),
+        ways=tuple(item.word("ways", WAYS) for item in entries["ways"].items("ways")) if "ways" in entries else (),
         rotary=rotary,
         build=build,
         inputs=inputs,
@@ -146,35 +160,8 @@ def _parse(root: Node, name: str, path: Path) -> Mapping:
         stages=parse_stages(entries["stages"]) if "stages" in entries else (),
     )
     _check_cannot(mapping, entries)
+    _check_rotary(mapping, entries)
     return mapping
-
-
-def _parse_supports(node: Node) -> tuple[dict[str, tuple[Any, ...]], tuple[Condition, ...]]:
-    words: dict[str, tuple[Any, ...]] = {**CHOICES, "heads": _HEADS}
-    words |= {name: (None, ANY_NUMBER) if default is None else (ANY_NUMBER,) for name, default in _NUMBERS.items()}
-    # Each is asked for: a mapping that forgets one would claim to support all of it. Of the further choices it supports
-    # what a block is without them, unless it says more.
-    entries = node.fields("supports", (*words, "where"), [name for name in words if name not in DEFAULTS])
-    choices: dict[str, tuple[Any, ...]] = {}
-    for name, allowed in words.items():
-        if name not in entries:
-            choices[name] = (DEFAULTS[name],)
-            continue
-        given = entries[name]
-        items = given.items("supports") if isinstance(given.value, list) else [given]
-        for item in items:
-            if name in _NUMBERS and isinstance(item.value, int | float) and not isinstance(item.value, bool):
-                continue
-            if not any(item.value is word or (isinstance(word, str) and item.value == word) for word in allowed):
-                item.refuse(f"supports: {name}: {item.kind} is not known; expected some of {list(allowed)}")
-        choices[name] = tuple(item.value for item in items)
-    conditions = []
-    for item in entries["where"].items("supports: where") if "where" in entries else []:
-        parts = item.fields("supports: where", ("that", "why"), ("that", "why"))
-        that = Expression(parts["that"].text("supports: where: that"), parts["that"])
-        that.check_names(SIZES)
-        conditions.append(Condition(that, parts["why"].text("supports: where: why")))
-    return choices, tuple(conditions)
 
 
 def _parse_build(node: Node) -> dict[str, Value]:
@@ -197,13 +184,12 @@ def _parse_named(what: str, node: Node | None, known: tuple[str, ...]) -> dict[s
     return values
 
 
-def _part(node: Node | None, what: str) -> int | str | None:
+def _part(section: Node, node: Node | None, what: str) -> Part:
     if node is None:
-        return None
+        return Part(what, None, section)
     if isinstance(node.value, bool) or not isinstance(node.value, (int, str)):
         node.refuse(f"{what}: expected an index or a name, found {node.kind}")
-    part: int | str = node.value
-    return part
+    return Part(what, node.value, node)
 
 
 def _parse_passing(forward: Node, mask_node: Node, inputs: dict[str, Value], known: tuple[str, ...]) -> Passing:
@@ -219,20 +205,20 @@ def _parse_passing(forward: Node, mask_node: Node, inputs: dict[str, Value], kno
         mask_node.refuse("mask: 'builtin' means that the layer is given no mask, but $mask is passed")
     if "mask" not in used and mask.form != "builtin":
         mask_node.refuse(f"mask: nothing passes $mask, so the layer would never see this {mask.form!r} mask")
-    return Passing(call, _part(entries.get("output"), "forward: output"), mask)
+    return Passing(call, _part(forward, entries.get("output"), "forward: output"), mask)
 
 
 def _parse_cached(entries: abc.Mapping[str, Node], inputs: dict[str, Value], known: tuple[str, ...]) -> Cached:
     node = entries["cached"]
-    parts = node.fields("cached", ("start", "args", "with", "mask", "cache_output"), ("start",))
-    changes = Node({key: parts[key] for key in ("args", "with") if key in parts}, node.place, node.keys)
+    parts = node.fields("cached", ("start", "args", "with", "output", "mask", "cache_output"), ("start",))
+    changes = Node({key: parts[key] for key in ("args", "with", "output") if key in parts}, node.place, node.keys)
     passing = _parse_passing(
         changes.over(entries["forward"]), parts.get("mask", entries["mask"]), inputs, (*known, "cache")
     )
     if "cache" not in set(passing.call.names()):
         node.refuse("cached: nothing passes $cache, what 'start' or the call before gave")
     start = parse_value(parts["start"], (*_CONFIG, "batch", *(name for name in known if name not in _PASSED)))
-    return Cached(passing, start, _part(parts.get("cache_output"), "cached: cache_output"))
+    return Cached(passing, start, _part(node, parts.get("cache_output"), "cached: cache_output"))
 
 
 def _parse_needs(node: Node | None) -> dict[str, tuple[str | None, Node]]:
@@ -250,11 +236,6 @@ def _parse_dtypes(node: Node | None) -> tuple[str, ...]:
     return tuple(item.word("dtypes", DTYPES) for item in node.items("dtypes"))
 
 
-def _parse_blocks(node: Node | None) -> tuple[str, ...]:
-    """Read the further kinds of block that the layer is verified as unasked; their names are the spec's to check."""
-    return tuple(item.text("blocks") for item in node.items("blocks")) if node is not None else ()
-
-
 def _parse_multiples(node: Node | None) -> dict[str, int]:
     entries = node.fields("multiples", (*SIZES, "B", "T")) if node is not None else {}
     return {name: item.integer(f"multiples: {name}") for name, item in entries.items()}
@@ -269,7 +250,7 @@ def _parse_flag(node: Node | None, what: str) -> bool:
 
 
 def _parse_cannot(node: Node | None) -> dict[str, str]:
-    allowed = (*DTYPES, *CAPABILITIES[1:], *STAGES[1:-1], "refusals", "empty_batch")
+    allowed = (*DTYPES, *CAPABILITIES[1:], *STAGES[1:-1], "position_offset", "refusals", "empty_batch")
     entries = node.fields("cannot", allowed) if node is not None else {}
     return {name: item.text(f"cannot: {name}") for name, item in entries.items()}
 
@@ -278,8 +259,24 @@ def _check_cannot(mapping: Mapping, entries: abc.Mapping[str, Node]) -> None:
     offered = {*mapping.dtypes, *(rule.stage for rule in mapping.stages)}
     offered |= {"trace"} if mapping.stages else set()
     offered |= {"forward_cached"} if mapping.cached else set()
+    offered |= {"forward_by"} if mapping.ways else set()
     for name in mapping.cannot:
         if name in offered:
             entries["cannot"].value[name].refuse(
                 f"cannot: {name!r} is offered elsewhere in the file; say one of the two"
             )
+
+
+def _check_rotary(mapping: Mapping, entries: abc.Mapping[str, Node]) -> None:
+    """Refuse a layer of two layouts that neither hears which one is wanted nor says which one is its own."""
+    layouts = [word for word in mapping.supports.choices["rotary"] if word is not None]
+    if mapping.rotary is not None or len(layouts) < 2:
+        return
+    heard = set(mapping.passing.call.names())
+    for value in (*mapping.build.values(), *mapping.inputs.values()):
+        heard |= set(value.names())
+    if "rotary" not in heard:
+        entries["supports"].value["rotary"].refuse(
+            f"supports: rotary: {' and '.join(layouts)} are supported, but nothing passes $rotary to the layer; "
+            "say which pairs it turns with 'rotary: half' or 'rotary: interleaved'"
+        )

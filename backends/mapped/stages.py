@@ -1,8 +1,8 @@
 """How a layer's stages are captured: the ``stages:`` section of a mapping.
 
-Must hold: each stage names one place that a forward pass goes through exactly once: the output or an input of a
-sub-module, or the result of a function the layer looks up by name. A stage that a pass does not give, gives twice or
-gives in another shape is refused, never left out silently.
+Must hold: each stage names one place that a forward pass goes through exactly once, or one of its calls by number: the
+output or an input of a sub-module, or the result of a function the layer looks up by name. A stage that a pass does not
+give, gives twice or gives in another shape is refused, never left out silently.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from blocklaws.backends.mapped.driver import Driver, Tap
+from blocklaws.backends.mapped.driver import Driver, Missing, Seen, Tap, part_of
 from blocklaws.backends.mapped.operations import Array, Operation, parse_operations, run_operations
 from blocklaws.backends.mapped.reader import Node
 from blocklaws.backends.mapped.rotary import restore
@@ -36,6 +36,7 @@ class StageRule:
     Attributes:
         place: ``output_of`` or ``input_of`` a sub-module, or ``result_of`` a function.
         path: the sub-module's path, or ``package.module:function``.
+        call: which of the calls of one pass is meant, from 0; None where there is only one.
     """
 
     stage: str
@@ -44,6 +45,31 @@ class StageRule:
     path: str
     take: int | str | None
     operations: tuple[Operation, ...]
+    call: int | None = None
+
+    def only(self, found: Sequence[Array | Missing | None]) -> Array:
+        """Return the one array among what the calls of a pass gave.
+
+        Raises:
+            BackendError: there is not the one call that the rule speaks of, or it did not give an array.
+        """
+        what = f"stages: {self.stage}"
+        if self.call is None and len(found) != 1:
+            several = "; say which with 'call: 0' (the first) or another number" if found else ""
+            self.node.refuse(
+                f"{what}: a forward pass went through it {len(found)} times ({self.path}); expected one array{several}"
+            )
+        if self.call is not None and not 0 <= self.call < len(found):
+            self.node.refuse(
+                f"{what}: call: there is no call {self.call} of {self.path}; a forward pass made {len(found)}, "
+                "counted from 0"
+            )
+        given = found[self.call or 0]
+        if given is None:
+            self.node.refuse(f"{what}: a forward pass gave nothing there ({self.path}); expected one array")
+        if isinstance(given, Missing):
+            self.node.refuse(f"{what}: take: {given.words} ({self.path})")
+        return given
 
     def finish(self, array: Array, sizes: Mapping[str, int], order: Array | None, expected: tuple[int, ...]) -> Array:
         """Return the captured array as the canonical stage of shape ``expected``.
@@ -69,7 +95,7 @@ def _parse_stage(stage: str, node: Node) -> StageRule:
     what = f"stages: {stage}"
     if isinstance(node.value, str):
         return StageRule(stage, node, "output_of", node.text(what), None, ())
-    entries = node.fields(what, (*_PLACES, "take", "do"))
+    entries = node.fields(what, (*_PLACES, "take", "call", "do"))
     places = [place for place in _PLACES if place in entries]
     if len(places) != 1:
         node.refuse(f"{what}: expected exactly one of {', '.join(_PLACES)}, found {' and '.join(places) or 'none'}")
@@ -84,6 +110,7 @@ def _parse_stage(stage: str, node: Node) -> StageRule:
         entries[place].text(what),
         None if take is None else take.value,
         parse_operations(entries.get("do"), what, _SIZES, one_way=True),
+        entries["call"].integer(f"{what}: call") if "call" in entries else None,
     )
 
 
@@ -123,21 +150,18 @@ def capture(
     stages: dict[str, Array] = {}
     for rule in rules:
         found = (results if rule.place == "result_of" else seen)[rule.stage]
-        if len(found) != 1 or found[0] is None:
-            gave = "gave nothing there" if found == [None] else f"went through it {len(found)} times"
-            rule.node.refuse(f"stages: {rule.stage}: a forward pass {gave} ({rule.path}); expected one array")
-        stages[rule.stage] = rule.finish(found[0], sizes, order, expected[rule.stage])
+        stages[rule.stage] = rule.finish(rule.only(found), sizes, order, expected[rule.stage])
     return stages
 
 
 @contextmanager
-def _recorded(rules: Sequence[StageRule], driver: Driver) -> Iterator[Mapping[str, list[Array | None]]]:
+def _recorded(rules: Sequence[StageRule], driver: Driver) -> Iterator[Seen]:
     """Replace functions in their modules by recording ones, for the time of one pass.
 
     A layer has no hook between a projection and its rotation, so this is the only way to see query and key without
     another layer's code. It is seen by every caller of the function meanwhile: a trace is not for many threads.
     """
-    seen: dict[str, list[Array | None]] = {rule.stage: [] for rule in rules}
+    seen: dict[str, list[Array | Missing | None]] = {rule.stage: [] for rule in rules}
     by_path: dict[str, list[StageRule]] = {}
     for rule in rules:
         by_path.setdefault(rule.path, []).append(rule)
@@ -158,13 +182,13 @@ def _recorded(rules: Sequence[StageRule], driver: Driver) -> Iterator[Mapping[st
 
 
 def _recording(
-    original: Callable[..., Any], rules: Sequence[StageRule], seen: Mapping[str, list[Array | None]], driver: Driver
+    original: Callable[..., Any], rules: Sequence[StageRule], seen: Seen, driver: Driver
 ) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         result = original(*arguments, **keywords)
         for rule in rules:
-            picked = result if rule.take is None else result[rule.take]
-            seen[rule.stage].append(driver.numpy(picked))
+            picked = part_of(result, rule.take)
+            seen[rule.stage].append(picked if picked is None or isinstance(picked, Missing) else driver.numpy(picked))
         return result
 
     return call

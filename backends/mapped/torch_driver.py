@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from blocklaws.backends.mapped.driver import Tap
+from blocklaws.backends.mapped.driver import Missing, Seen, Tap
 from blocklaws.backends.mapped.operations import Array
 from blocklaws.errors import BackendError
 
@@ -90,13 +90,21 @@ class TorchDriver:
         return torch.no_grad()
 
     @contextmanager
-    def watch(self, layer: torch.nn.Module, taps: Sequence[Tap]) -> Iterator[Mapping[str, list[Array | None]]]:
+    def training(self, layer: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        """Switch the layer to training mode, and back."""
+        try:
+            yield layer.train()
+        finally:
+            layer.eval()
+
+    @contextmanager
+    def watch(self, layer: torch.nn.Module, taps: Sequence[Tap]) -> Iterator[Seen]:
         """Record with forward hooks: a pre-hook for an input, since a module may edit it in place."""
-        seen: dict[str, list[Array | None]] = {tap.stage: [] for tap in taps}
+        seen: dict[str, list[Array | Missing | None]] = {tap.stage: [] for tap in taps}
 
         def record(tap: Tap, arguments: Any, keywords: Any, output: Any) -> None:
             picked = tap.pick(arguments, keywords, output)
-            seen[tap.stage].append(None if picked is None else self.numpy(picked))
+            seen[tap.stage].append(picked if picked is None or isinstance(picked, Missing) else self.numpy(picked))
 
         handles = []
         try:
