@@ -30,6 +30,8 @@ ADAPTERS = {
     "on_jax": {"jax", "jaxlib"},
     "mapped": {"torch"},
     "mappings": set[str](),
+    "tiny_models": set[str](),
+    "transformers_models": {"torch", "transformers"},
 }
 
 FRAMEWORKS = {

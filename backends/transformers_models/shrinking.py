@@ -15,7 +15,7 @@ from typing import Any
 
 __all__ = ["ATTEMPTS", "POSITIONS", "VOCABULARY", "Attempt", "shrunk"]
 
-VOCABULARY, WIDTH, HEADS, HEAD, POSITIONS = 64, 32, 4, 8, 64
+VOCABULARY, WIDTH, HEADS, HEAD, POSITIONS, WINDOW = 64, 32, 4, 8, 64, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ ATTEMPTS = (Attempt(), Attempt(kv_heads=HEADS), Attempt(4), Attempt(4, HEADS), A
 
 #: (pattern of the whole name, size). The first that fits counts. Token ids of meaning are the first three.
 _RULES: tuple[tuple[str, Any], ...] = (
-    (r".*vocab_size(_per_layer_input)?|n_tokens", VOCABULARY),
+    (r".*vocab_size(_per_layer_input)?|n_tokens|encoder_hash_byte_group_vocab", VOCABULARY),
     (r"pad_token_id", 0),
     (r"bos_token_id|decoder_start_token_id", 1),
     (r"eos_token_id|sep_token_id", 2),
@@ -39,14 +39,21 @@ _RULES: tuple[tuple[str, Any], ...] = (
     (r"is_decoder", True),
     # Kinds of layer are listed a layer: the library fills them in for the number of layers that there are.
     (r"layer_types|layers_block_type", None),
-    (r"num_kv_shared_layers|hidden_size_per_layer_input", 0),
+    # Windows and chunks are shorter than the longest example, or nothing of them would be met.
+    (r"sliding_window(_size)?|(local_)?(attention_)?window(_size|_len)?|local_attention_window_len", WINDOW),
+    (r"attention_chunk_size|(mamba_)?chunk_size|(local|lsh)_attn_chunk_length", WINDOW),
+    (r"num_kv_shared_layers", 0),
+    (r"hidden_size_per_layer_input|rel_extent", HEAD),
     (r"(num_)?(hidden_layers|layers|decoder_layers|encoder_layers|layer|blocks)|n_layers?", "layers"),
     (r"num_(decoder|encoder)_layers", "layers"),
-    (r"(num_)?(key_value|kv)_heads?|n_(head_kv|kv_heads?)|num_(attention_)?groups?|multi_query_group_num", "kv_heads"),
+    (
+        r"(swa_)?(num_)?(key_value|kv)_heads?|n_(head_kv|kv_heads?)|num_(attention_)?groups?|multi_query_group_num",
+        "kv_heads",
+    ),
     (r".*qk_rope_head_dim|rotary_dim", HEAD // 2),
     (r".*(qk_nope|v|qk|index|attention|linear_key|linear_value|mamba|key|value)?_?head_dim|d_head|d_kv", HEAD),
     (r".*lora_rank|time_step_rank|mamba_dt_rank|dt_rank", HEAD),
-    (r".*(num|n)_(attention_|linear_key_|linear_value_|mamba_|decoder_attention_|index_)?heads?", HEADS),
+    (r".*(num|n)_(attention_|linear_key_|linear_value_|mamba_|decoder_attention_|index_)?heads?|n_mamba_heads", HEADS),
     (r"(en|de)coder_attention_heads|n_heads?", HEADS),
     (r"(hidden|d_|n_)?(hidden_size|model|embd|dim|emb_dim|embedding_size|embed_dim)|d_model", WIDTH),
     (r"word_embed_proj_dim|hidden_dim|(shape|pronunciation)_embed_dim", WIDTH),
@@ -56,20 +63,33 @@ _RULES: tuple[tuple[str, Any], ...] = (
     (r"context_length", POSITIONS),
     (r"(num|n)_(local_|routed_|moe_)?experts|moe_num_experts|ffn_num_experts", 4),
     (r"(moe_)?(num_experts_per_tok(en)?|top_?k|k|topk)|num_selected_experts|moe_top_k", 2),
-    (r"n_group|topk_group|num_expert_group|n_shared_experts|num_shared_experts|first_k_dense_replace", 1),
+    (
+        r"n_groups?|mamba_n_?groups|topk_group|num_expert_group|n_shared_experts|num_shared_experts|first_k_dense_replace",
+        1,
+    ),
 )
 #: Sizes that are applied where the default is None too: there it is no choice, but a size that nobody gave.
-_NEEDED = re.compile(r"head_dim|num_experts_per_tok|n_routed_experts|.*vocab_size|is_decoder")
+_NEEDED = re.compile(
+    r"head_dim|num_key_value_heads|num_experts_per_tok|n_(routed|shared)_experts|.*vocab_size|is_decoder"
+)
 
 #: What no rule by name can know, for some classes.
 _HINTS: Mapping[str, Mapping[str, Any]] = {
     "BambaForCausalLM": {"attn_layer_indices": [1]},
+    "DbrxForCausalLM": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0}},
+    "DoryForCausalLM": {"num_hidden_layers": 4, "n_input_layers": 1, "n_output_layers": 1, "n_recurrent_layers": 2},
     "GPTNeoForCausalLM": {"attention_types": [[["global", "local"], 1]]},
+    "GraniteMoeHybridForCausalLM": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 4, "mamba_d_head": 16},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"]},
+    "LongcatFlashForCausalLM": {"head_dim": HEAD // 2, "zero_expert_num": 2},
     "Mamba2ForCausalLM": {"head_dim": 16},
+    "ReformerModelWithLMHead": {
+        "axial_pos_embds": False, "attn_layers": ["local", "lsh"], "attention_head_size": HEAD, "num_buckets": 4,
+    },
     "XmodForCausalLM": {"default_language": "en_XX"},
     "ZayaForCausalLM": {"num_experts_per_tok": 1},
-}
+    "Zamba2ForCausalLM": {"layer_types": ["mamba", "hybrid"]},
+}  # fmt: skip
 
 
 def shrunk(config_class: Any, name: str = "", attempt: Attempt = ATTEMPTS[0]) -> Any:

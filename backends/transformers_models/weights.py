@@ -22,7 +22,8 @@ def fill(model: Any) -> None:
     with torch.no_grad():
         embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
         for name, parameter in model.named_parameters():
-            if _KEPT.search(name) or not parameter.is_floating_point():
+            # What is not trained is no weight: a table of sines.
+            if _KEPT.search(name) or not parameter.requires_grad or not parameter.is_floating_point():
                 continue
             if id(parameter) in embeddings:
                 parameter.normal_(0, 0.5)
