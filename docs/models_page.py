@@ -1,4 +1,4 @@
-"""Writes docs/models.md: ``python docs/models_page.py`` sweeps the causal models of transformers and tells the findings.
+"""Writes docs/models.md: ``python docs/models_page.py`` sweeps the causal models of transformers and tells of them.
 
 ``python docs/models_page.py REPORT.json`` tells it of a report that ``blocklaws verify transformers-models
 --known-failures backends/transformers_models/known.yaml --json REPORT.json`` wrote. Must hold: every number and every

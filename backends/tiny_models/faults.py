@@ -36,7 +36,8 @@ class NormOverTokens(TinyModel):
 
 class ScaledByLength(TinyModel):
     def add(self, x: Array, branch: Array) -> Array:
-        return x + branch / np.sqrt(x.shape[1]).astype(x.dtype)
+        scaled: Array = x + branch / np.sqrt(x.shape[1]).astype(x.dtype)
+        return scaled
 
 
 class BatchMixed(TinyModel):
