@@ -12,7 +12,7 @@ import functools
 import hashlib
 import importlib.resources
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +158,20 @@ def _read_sections(
     models, model_faults = {**base.models}, {**base.model_faults}
     if "models" in sections:
         section = _mapping(sections, "models", at)
+        taken = {*faults, *invariants}
         for id, entry, place in _entries(section, "faults", at):
+            _refuse_taken(id, place, taken)
             model_faults[id] = read_model_fault(id, entry, place)
         for id, entry, place in _entries(section, "invariants", at):
+            _refuse_taken(id, place, taken)
             models[id] = read_model_invariant(id, entry, place, model_faults)
     return Specification(sources, sha256, blocks, menus, profiles, tolerances, faults, invariants, models, model_faults)
+
+
+def _refuse_taken(id: str, place: Place, taken: Collection[str]) -> None:
+    """Refuse an id of models that means something of blocks: `explain` and a filter would mean both."""
+    if id in taken:
+        place.refuse(f"{id!r} is an id of blocks already; give that of whole models a name of its own")
 
 
 def _mapping(sections: Mapping[str, Any], name: str, at: Any) -> LocatedDict:

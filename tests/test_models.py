@@ -50,7 +50,7 @@ def test_every_invariant_and_every_fault_is_claimed() -> None:
     ("fault", "invariant", "ids", "picks"),
     [
         ("sees-next-token", "logits-prefix-invariance", (1, 2), {"p": 1, "shift": 1}),
-        ("batch-mixed", "logits-batch-independence", (2, 1), {}),
+        ("batch-mean-removed", "logits-batch-independence", (2, 1), {}),
         ("positions-restart", "logits-cache-parity", (1, 2), {"p": 1}),
         ("padding-attended", "logits-under-left-padding", (1, 1), {"padding": 1}),
     ],
