@@ -64,6 +64,8 @@ class KnownFailure:
             any(
                 fnmatch.fnmatchcase(subject.name, self.backend)
                 and fnmatch.fnmatchcase(subject.device or "cpu", self.device)
+                # Of a family of models one may have been chosen by its name.
+                and (not isinstance(subject, ModelSubject) or bool(fnmatch.filter(subject.models, self.block)))
                 for subject in subjects
             )
             and (not choice.blocks or any(fnmatch.fnmatchcase(block, self.block) for block in choice.blocks))
@@ -164,7 +166,7 @@ class KnownFailures:
         """
         invariants, blocks = [*spec.invariants, *spec.models], list(spec.blocks)
         for subject in subjects:
-            blocks += subject.models if isinstance(subject, ModelSubject) else ()
+            blocks += subject.known_models if isinstance(subject, ModelSubject) else ()
         for entry in self.entries:
             id = entry.invariant.partition("[")[0]
             if not fnmatch.filter(invariants, id):

@@ -49,7 +49,8 @@ class TransformersModels:
                 f"backend 'transformers-models:{chosen}': this transformers has no causal model {chosen!r}"
                 f"{did_you_mean(chosen, known)}"
             )
-        self.models = (chosen,) if chosen else tuple(known)
+        self.known_models = tuple(known)
+        self.models = (chosen,) if chosen else self.known_models
         self._made: tuple[str, Model | str] | None = None
 
     def supports_model(self, model: str) -> str | None:

@@ -84,7 +84,9 @@ _HINTS: Mapping[str, Mapping[str, Any]] = {
     "LongcatFlashForCausalLM": {"head_dim": HEAD // 2, "zero_expert_num": 2},
     "Mamba2ForCausalLM": {"head_dim": 16},
     "ReformerModelWithLMHead": {
-        "axial_pos_embds": False, "attn_layers": ["local", "lsh"], "attention_head_size": HEAD, "num_buckets": 4,
+        # Without a seed for its hashes it is no function of its input.
+        "axial_pos_embds": False, "hash_seed": 0, "attn_layers": ["local", "lsh"], "attention_head_size": HEAD,
+        "num_buckets": 4,
     },
     "XmodForCausalLM": {"default_language": "en_XX"},
     "ZayaForCausalLM": {"num_experts_per_tok": 1},

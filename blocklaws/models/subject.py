@@ -134,6 +134,8 @@ class ModelSubject(Subject):
         self.isolated = False
         self.cannot = self._cannot()
         self.models = self._models()
+        #: All that there are, where ``models`` are those that were chosen: a list of known failures speaks of all.
+        self.known_models = tuple(getattr(backend, "known_models", self.models))
         self._told: dict[str, str | None] = {}
         self._built: tuple[tuple[str, str], BuiltModel] | None = None
 
