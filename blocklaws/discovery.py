@@ -75,7 +75,7 @@ def find_subjects(name: str) -> list[Subject]:
 
 def is_own(name: str) -> bool:
     """Whether a name stands for one of blocklaws' own adapters, which are tested to keep to themselves."""
-    point = registered("backends").get(name)
+    point = registered("backends").get(name) or registered("models").get(name.partition(":")[0])
     return (name if point is None else point.value).startswith("blocklaws.backends.")
 
 

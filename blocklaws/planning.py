@@ -89,7 +89,8 @@ def kinds_of(spec: Specification, subject: Subject, choice: Choice) -> list[Bloc
     Those that the run names; where it names none, those that every backend meets and those that this one asks for.
     """
     if choice.blocks:
-        return [spec.one("blocks", name) for name in choice.blocks]
+        # A name that is not here is a model's: `plan` has refused what is neither.
+        return [spec.blocks[name] for name in choice.blocks if name in spec.blocks]
     asked = {spec.one("blocks", name).name for name in subject.blocks}
     return [kind for kind in spec.blocks.values() if kind.by_default or kind.name in asked]
 

@@ -67,6 +67,8 @@ class CBackend:
         """Return None for a config that can be built, and otherwise a sentence that says why not."""
         if compiler() is None:
             return f"there is no C compiler {os.environ.get('CC', 'cc')!r} here; install one, or name one in CC"
+        if config.further:
+            return f"it has no {', '.join(config.further)}"
         if (config.norm, config.placement, config.feed_forward, config.bias) != ("rms", "pre", "swiglu", False):
             return "the kernel has only pre-placed rms norms and swiglu without biases"
         return None

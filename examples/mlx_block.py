@@ -21,6 +21,8 @@ class MlxBackend:
 
     def supports(self, config):
         """Return None for a config that can be built, and otherwise a sentence that says why not."""
+        if config.further:
+            return f"it has no {', '.join(config.further)}"
         if (config.norm, config.placement, config.feed_forward, config.bias) != ("rms", "pre", "swiglu", False):
             return "only pre-placed rms norms and swiglu without biases"
         return None

@@ -133,6 +133,7 @@ class ModelSubject(Subject):
         self.device = ""
         self.isolated = False
         self.cannot = self._cannot()
+        self.blocks = ()
         self.models = self._models()
         #: All that there are, where ``models`` are those that were chosen: a list of known failures speaks of all.
         self.known_models = tuple(getattr(backend, "known_models", self.models))
