@@ -189,6 +189,10 @@ class Case:
     def _smallest(self) -> Sizes:
         return next(sizes for sizes in self.menu if self.subject.refusal(self.kind.config(sizes)) is None)
 
+    def config_of(self, example: Example) -> dict[str, Any]:
+        """Return the config of an example's block, as a report has it."""
+        return self.kind.config(example.recipe.sizes).as_dict()
+
     def split(self) -> list[tuple[Case, str]]:
         """Return the case as far as it can be checked, and the rest of its clauses, each with why it cannot.
 

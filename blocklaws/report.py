@@ -119,10 +119,10 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
     if (failure := outcome.failure) is not None:
         examination = failure.examination
         world = next(iter(examination.passes.values())).world if examination.passes else None
-        config = world.config if world is not None else case.kind.config(failure.example.recipe.sizes)
+        config = world.config.as_dict() if world is not None else case.config_of(failure.example)
         details |= {
             "counterexample": failure.example.as_dict(),
-            "config": config.as_dict(),
+            "config": config,
             "examples_to_fail": failure.examples_to_fail,
             **_claimed(examination),
             **_localised(case, examination),

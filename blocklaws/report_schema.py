@@ -43,15 +43,21 @@ def _object(properties: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "required": list(properties), "properties": dict(properties), **more}
 
 
-_COUNTEREXAMPLE = _object(
-    {
-        "sizes": _object(dict.fromkeys(_SIZES, _COUNT)),
-        "pattern": _NAME,
-        "seed": _COUNT,
-        "position_offset": _COUNT,
-        "picks": {"type": "object"},
-    }
-)
+_IDS = {"type": "array", "minItems": 1, "items": {"type": "array", "minItems": 1, "items": _COUNT}}
+_COUNTEREXAMPLE = {
+    "anyOf": [
+        _object(
+            {
+                "sizes": _object(dict.fromkeys(_SIZES, _COUNT)),
+                "pattern": _NAME,
+                "seed": _COUNT,
+                "position_offset": _COUNT,
+                "picks": {"type": "object"},
+            }
+        ),
+        _object({"ids": {**_IDS, "description": "token ids of a whole model"}, "picks": {"type": "object"}}),
+    ]
+}
 
 _VALUE = {"anyOf": [{"type": "number"}, {"type": "null"}, {"enum": ["inf", "-inf", "nan"]}]}
 _ELEMENT = _object(

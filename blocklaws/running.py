@@ -25,10 +25,11 @@ import blocklaws
 from blocklaws import tampering
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
-from blocklaws.discovery import check_databases, find_search, find_subjects, is_own
+from blocklaws.discovery import check_databases, find_search, find_subjects, is_own, registered
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
+from blocklaws.models.subject import NOT_ISOLATED, subject_of
 from blocklaws.planning import Choice, plan, properties_of, reference_subject
 from blocklaws.report import CaseResult, Report, result_of
 from blocklaws.sharding import Shard, costs, plan_digest, split
@@ -63,15 +64,20 @@ def resolve(
     subjects: list[Subject] = []
     for backend in backends:
         if isolate or (isolate is None and _guarded(backend)):
-            subjects += _isolated(backend, device, limits, wall=bool(isolate))
-            continue
+            try:
+                subjects += _isolated(backend, device, limits, wall=bool(isolate))
+                continue
+            except BackendError as error:
+                # Only the process that has imported a file knows that it builds whole models: these run here.
+                if isolate or NOT_ISOLATED not in str(error):
+                    raise
         if isinstance(backend, Subject):
             here = [backend]
         elif isinstance(backend, str):
             here = find_subjects(backend)
         else:
             label = getattr(backend, "name", None) or getattr(backend, "__name__", None) or type(backend).__name__
-            here = [Subject(backend, f"<{label}>")]  # no name that another process could find it by
+            here = [subject_of(backend, f"<{label}>")]  # no name that another process could find it by
         subjects += [subject.with_device(device) for subject in here] if device else here
     return subjects
 
@@ -90,6 +96,8 @@ def _isolated(backend: Any, device: str | None, limits: Limits | None, *, wall: 
             "to isolate "
             "it, name it: package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
         )
+    if backend.partition(":")[0] in registered("models"):
+        raise BackendError(f"backend {backend!r} builds whole models{NOT_ISOLATED}")
     return isolated(backend, device, limits, wall=wall)
 
 
@@ -265,7 +273,6 @@ def prepare(
         raise BlocklawsError("timings split a run into shards, and no shard was asked for; leave them out")
     loaded = spec if isinstance(spec, Specification) else load_spec(spec, spec_files)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
-    known.check(loaded)
     if isolate:
         tampering.end()
     else:
@@ -275,6 +282,7 @@ def prepare(
         raise BlocklawsError(f"while a backend was loaded: {replaced}")
     if not subjects:
         raise BlocklawsError("no backend was named; give at least one, such as 'numpy'")
+    known.check(loaded, subjects)
     choice = Choice(tuple(blocks), tuple(dtypes), tuple(invariants), profile, seed)
     cases = plan(loaded, subjects, choice)
     if database:

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import importlib.resources
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from blocklaws.errors import ConfigError, did_you_mean
 from blocklaws.fields import Fields, as_mapping, as_sequence
 from blocklaws.invariant_reading import choose_blocks, read_invariant
 from blocklaws.located_yaml import LocatedDict, Place, load
+from blocklaws.models.reading import read_model_fault, read_model_invariant
 from blocklaws.specification import BlockKind, Fault, Profile, Sizes, Specification, Tolerance
 
 __all__ = ["BUILT_IN", "built_in_spec", "load_spec", "read_number"]
 
 BUILT_IN = "blocklaws"
-_FILES = ("blocks", "worlds", "tolerances", "faults", "invariants")
+_FILES = ("blocks", "worlds", "tolerances", "faults", "invariants", "models")
 _SECTIONS = ("extends", "blocks", "menus", "profiles", "tolerances", "faults", "invariants")
 _BLOCK_KEYS = ("says", "source", *CHOICES, *NUMBERS, "heads", "max_positions", "by_default")
 _MAX_EXTENDS = 8
@@ -118,8 +119,9 @@ def _read_user_file(path: Path, chain: tuple[Path, ...], files: Mapping[str, byt
             base = _read_user_file(target, (*chain, path.resolve()), files)
     else:
         base = Specification(
-            base.sources, base.sha256, base.blocks, base.menus, base.profiles, base.tolerances, base.faults, {}
-        )
+            base.sources, base.sha256, base.blocks, base.menus, base.profiles, base.tolerances, base.faults, {},
+            model_faults=base.model_faults,
+        )  # fmt: skip
     digest = hashlib.sha256(base.sha256.encode() + (path.read_bytes() if content is None else content)).hexdigest()
     return _read_sections(sections, base, (*base.sources, str(path)), digest)
 
@@ -159,7 +161,23 @@ def _read_sections(
     invariants = {id: dataclasses.replace(one, blocks=one.chosen_by(blocks)) for id, one in base.invariants.items()}
     for id, entry, place in _entries(sections, "invariants", at):
         invariants[id] = read_invariant(id, entry, place, blocks, tuple(tolerances), faults)
-    return Specification(sources, sha256, blocks, menus, profiles, tolerances, faults, invariants)
+    models, model_faults = {**base.models}, {**base.model_faults}
+    if "models" in sections:
+        section = _mapping(sections, "models", at)
+        taken = {*faults, *invariants}
+        for id, entry, place in _entries(section, "faults", at):
+            _refuse_taken(id, place, taken)
+            model_faults[id] = read_model_fault(id, entry, place)
+        for id, entry, place in _entries(section, "invariants", at):
+            _refuse_taken(id, place, taken)
+            models[id] = read_model_invariant(id, entry, place, model_faults)
+    return Specification(sources, sha256, blocks, menus, profiles, tolerances, faults, invariants, models, model_faults)
+
+
+def _refuse_taken(id: str, place: Place, taken: Collection[str]) -> None:
+    """Refuse an id of models that means something of blocks: `explain` and a filter would mean both."""
+    if id in taken:
+        place.refuse(f"{id!r} is an id of blocks already; give that of whole models a name of its own")
 
 
 def _mapping(sections: Mapping[str, Any], name: str, at: Any) -> LocatedDict:

@@ -82,7 +82,7 @@ def _changes_length(case: Case) -> bool:
     )
 
 
-def _partitions(count: int, step: int) -> list[list[int]]:
+def partitions(count: int, step: int) -> list[list[int]]:
     """Return ways to split a count into consecutive parts: single steps, a prompt and single steps, or a few chunks.
 
     The lengths are few (1, a half, all but one, all), because each is a shape of its own to a backend that compiles.
@@ -151,7 +151,7 @@ class _Strategies:
         count = _count(case, sizes, pick, picks)
         if pick.arrangement == "permutation":
             return st.permutations(range(count))
-        return st.sampled_from(_partitions(count, case.subject.multiples.get("T", 1))).map(list)
+        return st.sampled_from(partitions(count, case.subject.multiples.get("T", 1))).map(list)
 
 
 @st.composite

@@ -32,7 +32,9 @@ from blocklaws.running import verify
 from blocklaws.spec_reading import load_spec
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = ("writing-a-backend", "writing-an-invariant", "reading-a-failure", "specs", "reports", "parallel")
+PAGES = (
+    "writing-a-backend", "writing-an-invariant", "reading-a-failure", "specs", "reports", "parallel", "in-your-repository",
+)  # fmt: skip
 
 _BLOCK = re.compile(
     r"(?:<!-- (?P<mark>\w+)(?:: (?P<name>[\w./-]+))? -->\n)?```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.M | re.S

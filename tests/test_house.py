@@ -34,6 +34,8 @@ ADAPTERS = {
     "mapped": {"equinox", "flax", "jax", "keras", "mlx", "torch"},
     "mappings": set[str](),
     "composed": {"equinox", "flax", "jax"},
+    "tiny_models": set[str](),
+    "transformers_models": {"torch", "transformers"},
 }
 
 FRAMEWORKS = {
