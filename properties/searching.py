@@ -70,8 +70,8 @@ def _searched(
 ) -> Outcome:
     """Look at examples of a strategy; where nothing is to be shrunk, at those that were drawn before.
 
-    What other runs have found is looked at first: ``replayed`` gives the record of what fails still, and ``keep`` hands on
-    what this one finds.
+    What other runs have found is looked at first: ``replayed`` gives the record of what fails still, and ``keep`` hands
+    on what this one finds.
     """
     record = _Record(case, property)
     # Examples are looked at under seeded generators of `random` and NumPy; a verdict must not move the caller's.

@@ -200,4 +200,4 @@ def _could_pick(case: Case, sizes: Sizes, pick: Pick, earlier: Mapping[str, Any]
     count = _count(case, sizes, pick, earlier)
     if pick.arrangement == "permutation":
         return sorted(value) == list(range(count))
-    return value in _partitions(count, case.subject.multiples.get("T", 1))
+    return value in partitions(count, case.subject.multiples.get("T", 1))

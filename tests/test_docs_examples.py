@@ -33,7 +33,8 @@ from blocklaws.spec_reading import load_spec
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = (
-    "writing-a-backend", "writing-an-invariant", "reading-a-failure", "specs", "reports", "parallel", "in-your-repository",
+    "writing-a-backend", "writing-an-invariant", "reading-a-failure", "specs", "reports", "parallel",
+    "in-your-repository",
 )  # fmt: skip
 
 _BLOCK = re.compile(
