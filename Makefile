@@ -4,6 +4,7 @@
 #   make test                                  every check of the project: format, lint, types, tests
 #   make lint, make types, make pytest         one of them
 #   make browser                               what the tests of the HTML report open it in, where that can be installed
+#   make services                              what the tests of `--scheduler mpi` and `--database` talk to, likewise
 #   make format                                let ruff rewrite what it can
 #   make bench                                 the benchmarks, in the environment of the tests
 #   make conformance [LIBRARIES="torch flax"]  verify published libraries, an environment each, and write docs/conformance.md
@@ -38,7 +39,7 @@ extras := $(sort $(filter torch jax,$(BACKENDS)) $(EXTRAS))
 verify_stamp := $(VERIFY)/installed-$(subst $(space),-,$(strip base $(extras)))
 test_stamp := $(TEST)/installed
 
-.PHONY: verify test lint types pytest browser format bench conformance clean
+.PHONY: verify test lint types pytest browser services format bench conformance clean
 .DEFAULT_GOAL := verify
 
 verify: $(verify_stamp)
@@ -57,7 +58,7 @@ types: $(test_stamp)
 	@ln -s "$(CURDIR)"/blocklaws/* "$(CURDIR)/spec" "$(CURDIR)/backends" "$(CURDIR)/properties" build/types/blocklaws/
 	@$(TEST)/bin/python -m mypy
 
-pytest: $(test_stamp) browser
+pytest: $(test_stamp) browser services
 	@$(TEST)/bin/python -m pytest -q -n $(WORKERS) --hypothesis-profile=ci $(ARGS)
 
 # Debian's Chromium, installed once, by root alone. Where there is none, the tests that need it are skipped and say so.
@@ -68,6 +69,16 @@ browser:
 	    { apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
 	      apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 \
 	      || echo "chromium could not be installed; the tests that need it will be skipped" >&2; \
+	  fi; }
+
+# Debian's Open MPI and Redis, in the same way. The tests start and end what they need of them, on the loopback interface.
+services:
+	@{ command -v mpiexec && command -v redis-server; } >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing openmpi and redis for the tests of --scheduler and --database" >&2; \
+	    { apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+	      apt-get -qq install -y --no-install-recommends openmpi-bin redis-server; } >/dev/null 2>&1 \
+	      || echo "openmpi and redis could not be installed; the tests that need them will be skipped" >&2; \
 	  fi; }
 
 format: $(test_stamp)

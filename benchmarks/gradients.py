@@ -2,8 +2,11 @@
 
 Both sides check the same coordinates of the same block, all of its parameters and its input, in float64: 132 for the
 smallest llama block. `torch.autograd.gradcheck` perturbs each alone by its nature. `jax.test_util.check_grads` takes
-one random direction a call, so it is called once for each coordinate, along it. Sides take turns in one process and the
-median of their times counts; what compiles has compiled before. The growth shows how both go on to wider blocks.
+one random direction a call, so it is called once for each coordinate, along it. Sides take turns in one process and
+the median of their times counts; what compiles has compiled before. The growth shows how they go on to wider blocks:
+past 300 parameters blocklaws checks every coordinate of the input and random directions of each parameter, in which
+all of its coordinates take part; the others still take one coordinate after the other, and are left out from some
+width on.
 
     python benchmarks/gradients.py [--repeat N] [--widest D_MODEL]
 """
@@ -22,9 +25,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import jax
-import jax.test_util
 import numpy as np
 import torch
+from jax.flatten_util import ravel_pytree
+from jax.test_util import check_grads
 
 from blocklaws.checking import Case
 from blocklaws.discovery import find_subjects
@@ -45,17 +49,11 @@ def wider(d_model: int) -> Sizes:
 
 
 def cases() -> dict[str, Case]:
-    """Return the case of each backend, whose every coordinate is perturbed alone."""
+    """Return the case of each backend."""
     spec = load_spec()
     subjects = [subject for name in ("numpy", "torch", "jax") for subject in find_subjects(name)]
     choice = Choice(("llama",), ("float64",), (CHECK,), "quick", 0)
-    found = {}
-    for case in plan(spec, subjects, choice):
-        arguments = {**case.invariant.arguments, "coordinates": 10_000}
-        found[case.subject.name] = dataclasses.replace(
-            case, invariant=dataclasses.replace(case.invariant, arguments=arguments)
-        )
-    return found
+    return {case.subject.name: case for case in plan(spec, subjects, choice)}
 
 
 def ours(case: Case, world: World) -> Callable[[], Any]:
@@ -81,15 +79,24 @@ def by_torch(case: Case, world: World) -> Callable[[], Any]:
 def by_jax(case: Case, world: World) -> Callable[[], Any]:
     """Return `check_grads` of the JAX block, once along each coordinate of its input and its parameters."""
     block: Any = case.subject.backend.build(world.config, world.parameters, "float64")
-    forward = jax.jit(lambda x, parameters: block.function(x, parameters))
-    x, parameters = jax.numpy.asarray(world.input), block.arrays
-    flat, back = jax.flatten_util.ravel_pytree((x, parameters))
+    offset = jax.numpy.int32(0)
+    with jax.enable_x64(True):
+        flat, back = ravel_pytree((world.input, dict(block.operands)))
+
+    @jax.jit
+    def moved(amount: Any, axis: Any) -> Any:
+        x, parameters = back(flat + amount * axis)
+        return block.steps.block(parameters, x, offset)[0]["output"]
+
     axes = np.eye(flat.size)
-    along = jax.jit(lambda amount, axis: forward(*back(flat + amount * axis)))
 
     def check() -> None:
-        for axis in axes:
-            jax.test_util.check_grads(along, (0.0, axis), order=1, modes=("rev",), eps=1e-6, atol=1e-4, rtol=1e-4)
+        with jax.enable_x64(True):
+            for axis in axes:
+                check_grads(
+                    lambda amount, axis=axis: moved(amount, axis), (np.float64(0),),
+                    order=1, modes=("rev",), eps=1e-6, atol=1e-4, rtol=1e-4,
+                )  # fmt: skip
 
     return check
 
@@ -112,4 +119,35 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--widest", type=int, default=64, help="d_model of the last block of the growth")
+    parser.add_argument("--others", type=int, default=16, help="d_model of the last block that the others check")
     return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line for each width: coordinates, seconds, ratios."""
+    asked = parse(arguments)
+    found = cases()
+    print("d_model  coordinates  blocklaws on numpy, torch, jax  gradcheck          check_grads")
+    d_model = SMALLEST.d_model
+    while d_model <= asked.widest:
+        kind = found["torch"].kind
+        world = make_world(kind, Recipe(wider(d_model), "normal", 1, 0), "float64")
+        coordinates = world.input.size + sum(value.size for value in world.parameters.values())
+        # The checkers of others grow with the square of the width and more; past some width one turn is enough.
+        repeat = asked.repeat if d_model < 16 else 1
+        sides = [ours(found[name], world) for name in ("numpy", "torch", "jax")]
+        others = [by_torch(found["torch"], world), by_jax(found["jax"], world)]
+        if d_model > asked.others:
+            others = []
+        seconds = medians([*sides, *others], repeat)
+        line = f"{d_model:>7}  {coordinates:>11}  " + " ".join(f"{one:>9.4f} s" for one in seconds[:3])
+        if others:
+            theirs, jaxs = seconds[3:]
+            line += f"  {theirs:.3f} s, {theirs / seconds[1]:.0f} x torch's"
+            line += f"  {jaxs:.3f} s, {jaxs / seconds[2]:.0f} x jax's"
+        print(line, flush=True)
+        d_model *= 2
+
+
+if __name__ == "__main__":
+    main()

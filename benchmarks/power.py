@@ -23,7 +23,7 @@ import yaml
 
 import blocklaws
 from blocklaws.kill_matrix import run_faults
-from blocklaws.parallel import cores, pool
+from blocklaws.processes import cores, pool
 from blocklaws.spec_reading import load_spec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -163,7 +163,7 @@ def alarms(asked: Sequence[str], first: int, workers: int) -> Iterator[str]:
                     print(failure, file=sys.stderr, flush=True)
         total = sum(counts.values())
         rows.append((backend, profile, seeds, total, counts["violated"], counts["error"], counts["unchecked"]))
-    yield "The backends without a fault, all invariants, on the kinds of block and in the dtypes of a run that names none."
+    yield "The backends without a fault, all invariants, the kinds of block and the dtypes of a run that names none."
     yield ""
     yield from table(("backend", "profile", "seeds", "cases", "violated", "in error", "unchecked"), rows)
 

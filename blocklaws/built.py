@@ -166,12 +166,13 @@ class Built:
     ) -> np.ndarray | None:
         """Return the outputs of sequences that each have parameters of their own, ``name -> [batch, *shape]``.
 
-        No capability: a block that has such a method saves the rebuilding of many blocks. None where it has not.
+        No capability: a block that has such a method saves the rebuilding of many blocks. None where it has not, or
+        where the method gives None.
         """
         if not callable(getattr(self._block, "forward_each", None)):
             return None
         returned = self._call("forward_each", x, parameters, **self._offset(position_offset))
-        return to_array(returned, "forward_each").copy()
+        return None if returned is None else to_array(returned, "forward_each").copy()
 
     def trace(self, x: np.ndarray, position_offset: int) -> dict[str, np.ndarray]:
         """Return stage -> array, copied."""

@@ -79,6 +79,8 @@ def _size(result: CaseResult) -> tuple[Any, ...]:
     """Return what makes a failure easy to read: a claim that is written out, then a small input, then plain values."""
     if (example := result.counterexample) is None:
         return (0,)
+    if "ids" in example:  # of a whole model
+        return (not result.clause_at, len(example["ids"]) * len(example["ids"][0]))
     sizes = example["sizes"]
     plain = example["pattern"] != "integers"
     return (

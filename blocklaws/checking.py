@@ -132,6 +132,8 @@ class Case:
     profile: Profile
     seed: int
     shrink: bool = True
+    databases: tuple[str, ...] = ()
+    """Where counterexamples are shared with other runs."""
 
     @property
     def name(self) -> str:
@@ -186,6 +188,10 @@ class Case:
     @functools.cached_property
     def _smallest(self) -> Sizes:
         return next(sizes for sizes in self.menu if self.subject.refusal(self.kind.config(sizes)) is None)
+
+    def config_of(self, example: Example) -> dict[str, Any]:
+        """Return the config of an example's block, as a report has it."""
+        return self.kind.config(example.recipe.sizes).as_dict()
 
     def split(self) -> list[tuple[Case, str]]:
         """Return the case as far as it can be checked, and the rest of its clauses, each with why it cannot.

@@ -25,6 +25,9 @@ _STAGES: dict[str, Axes] = {
     **dict.fromkeys((*STAGES, "cotangent"), _STREAM),
     **dict.fromkeys(("query", "key", "value"), _HEADS),
     "attention_weights": ("batch", "head", "query", "key"),
+    # Of a whole model.
+    "ids": ("batch", "token"),
+    "logits": ("batch", "token", "id"),
 }
 _ORIGINS = {"astype", "clip", "flip", "permute", "replace", "roll", "rotary", "scale_rows", "softmax", "cumsum", "tril"}
 _ORIGINS |= {"only", "repeat", "take", "tile", "without", "zeros_like", "ones_like", "full_like"}

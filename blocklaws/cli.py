@@ -130,8 +130,20 @@ _device = click.option("--device", metavar="DEV", help="Where torch and jax comp
 _workers = click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N", help="Processes."
 )
+_scheduler = click.option(
+    "--scheduler", metavar="ADDR", help="Where cases run: a Dask scheduler (tcp://HOST:PORT), or mpi."
+)
 _json = click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write the report as JSON.")
 _html = click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Write the report as one HTML file.")
+_junit = click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
+_markdown = click.option(
+    "--markdown", "markdown_file", type=_FILE, metavar="FILE", help="Write a summary for a pull request."
+)
+_badge = click.option("--badge", "badge_file", type=_FILE, metavar="FILE", help="Write an SVG badge.")
+_quiet = click.option("--quiet", "-q", is_flag=True, help="Print failures and totals only.")
+_verbose = click.option(
+    "--verbose", "-v", is_flag=True, help="Print one line a case, and everything that is else cut short."
+)
 
 
 def _profile(default: str) -> Callable[[Any], Any]:
@@ -145,7 +157,7 @@ def _profile(default: str) -> Callable[[Any], Any]:
 @click.option(
     "--known-failures", metavar="FILE", help="A YAML file of failures that are expected, each with its reason."
 )
-@_options(_workers, _json, _html)
+@_options(_workers, _scheduler, _json, _html)
 @click.option(
     "--isolate/--no-isolate",
     default=None,
@@ -158,17 +170,42 @@ def _profile(default: str) -> Callable[[Any], Any]:
     help="For a call in such a process (30; first calls four times that).",
 )
 @click.option("--memory-limit", type=int, metavar="MIB", help="For such a process (8192).")
-@click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
-@click.option("--markdown", "markdown_file", type=_FILE, metavar="FILE", help="Write a summary for a pull request.")
-@click.option("--badge", "badge_file", type=_FILE, metavar="FILE", help="Write an SVG badge.")
-@click.option("--quiet", "-q", is_flag=True, help="Print failures and totals only.")
-@click.option("--verbose", "-v", is_flag=True, help="Print one line a case, and everything that is else cut short.")
+@click.option("--shard", metavar="I/N", help="Only the I-th of N parts of the run, for `merge`.")
+@click.option(
+    "--timings",
+    type=_FILE,
+    metavar="FILE",
+    help="A report by whose times the parts take equally long; the same for all.",
+)
+@click.option(
+    "--database", multiple=True, metavar="DIR|URL", help="Share counterexamples: a folder, redis://HOST, a report."
+)
+@click.option("--max-time", metavar="TIME", help="Begin nothing more after this time, such as 90s, 30m or 2h.")
+@click.option("--until-failure", is_flag=True, help="One seed after the other, until something fails.")
+@click.option(
+    "--resume", "resume_file", type=_FILE, metavar="FILE", help="Keep each verdict in FILE; where it is, go on from it."
+)
+@_options(_junit, _markdown, _badge, _quiet, _verbose)
 @click.option("--no-progress", is_flag=True, help="Show no live progress.")
 def verify(backends: Sequence[str], **options: Any) -> int:
     """Check backends against the spec."""
     from blocklaws.cli_verify import verify_and_show
 
     return verify_and_show(list(backends), **options)
+
+
+@cli.command()
+@click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@_options(_json, _html, _junit, _markdown, _badge, _quiet, _verbose)
+def merge(shards: Sequence[Path], **options: Any) -> int:
+    """Join the JSON reports of all shards of one run to the report of the run.
+
+    They must be of one run and complete: another spec, seed, profile, version or backend, a shard that is missing or
+    given twice is refused. The exit status is that of the whole run.
+    """
+    from blocklaws.cli_merge import merge_and_show
+
+    return merge_and_show(list(shards), **options)
 
 
 @cli.command("list")

@@ -15,6 +15,7 @@ from blocklaws.chapter_trace import UNAVAILABLE, fixture_text, trace_fixture
 from blocklaws.cli_verify import quiet_stdout
 from blocklaws.errors import BlocklawsError
 from blocklaws.files import check_writable, write_text
+from blocklaws.models.subject import only_blocks
 from blocklaws.running import resolve
 from blocklaws.spec_reading import load_spec
 from blocklaws.tracing import trace
@@ -52,6 +53,7 @@ def trace_and_show(
     found, problems = [], []
     with quiet_stdout():
         for subject in resolve([backend], device):
+            only_blocks(subject, ", which have no stages to trace")
             try:
                 found.append(
                     trace(subject, loaded, block or "", dtype, seed)

@@ -1,32 +1,32 @@
 """The commands that run cases, ``verify`` and ``faults``: from the names on the command line to the exit status.
 
-Must hold: a place that cannot be written to is refused before anything runs; an interrupt shows, and writes, what is
-known by then; a file that could not be written costs no other file and no verdict; what a backend prints does not mix
-with the report. Must not: judge.
+Must hold: a place that cannot be written to is refused before anything runs; an interrupt, or the end of what runs the
+cases, shows and writes what is known by then; what a backend prints does not mix with the report. Must not: judge.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blocklaws.campaign import Limits, campaign, seconds_of
 from blocklaws.errors import BlocklawsError
-from blocklaws.failure_text import verify_command
 from blocklaws.files import check_writable, write_all, write_json, write_text
-from blocklaws.report import Report
-from blocklaws.running import Run, prepare
-from blocklaws.stored_failures import store_failures
-from blocklaws.terminal import Terminal, meaning
+from blocklaws.journal import Journal, fixed_by
+from blocklaws.report import CaseResult
+from blocklaws.report_files import ReportFiles, complain, conclude
+from blocklaws.running import Run, prepare, processes
+from blocklaws.terminal import Terminal
 
 if TYPE_CHECKING:
     from blocklaws.kill_results import Matrix
 
 __all__ = ["faults_and_show", "quiet_stdout", "verify_and_show"]
-
-INTERRUPTED = 130
 
 
 @contextlib.contextmanager
@@ -36,10 +36,24 @@ def quiet_stdout() -> Iterator[None]:
         yield
 
 
-def verify_and_show(
+def verify_and_show(backends: list[str], *, workers: int, scheduler: str | None, **options: Any) -> int:
+    """Run where it is asked for, show, store and write; return the exit status."""
+    if scheduler is not None and workers != 1:
+        raise BlocklawsError("--workers and --scheduler exclude each other; the scheduler has its own workers")
+    if scheduler is not None:
+        from blocklaws.schedulers import scheduled
+
+        with scheduled(scheduler) as executor:
+            # A process of an MPI job that was a worker has nothing to tell.
+            return 0 if executor is None else _verify_and_show(backends, executor, **options)
+    with contextlib.nullcontext(None) if workers == 1 else processes(workers) as executor:
+        return _verify_and_show(backends, executor, **options)
+
+
+def _verify_and_show(
     backends: list[str],
+    executor: Executor | None,
     *,
-    workers: int,
     json_file: Path | None,
     html_file: Path | None,
     junit_file: Path | None,
@@ -48,83 +62,58 @@ def verify_and_show(
     quiet: bool,
     verbose: bool,
     no_progress: bool,
+    max_time: str | None,
+    until_failure: bool,
+    resume_file: Path | None,
     **request: Any,
 ) -> int:
-    """Run, show, store and write; return the exit status."""
+    limits = Limits(until_failure, None if max_time is None else time.monotonic() + seconds_of(max_time))
     if quiet and verbose:
         raise BlocklawsError("--quiet and --verbose exclude each other; leave one out")
-    check_writable(json_file, html_file, junit_file, markdown_file, badge_file)
+    if until_failure and request["shard"] is not None:
+        raise BlocklawsError("--until-failure and --shard exclude each other: each shard would end with another seed")
+    files = ReportFiles(json_file, html_file, junit_file, markdown_file, badge_file)
+    files.check(resume_file)
     terminal = Terminal(quiet=quiet, verbose=verbose, progress=not no_progress)
     with quiet_stdout():
         run = prepare(backends, **request)
-    terminal.header(run)
-    report = _run(run, workers, terminal)
-    status = INTERRUPTED if report.not_run else report.exit_status
-
-    not_stored = store_failures(report)
-    unwritten = write_all(
-        [
-            (json_file, lambda file: write_json(file, report.as_dict())),
-            (html_file, lambda file: _write_html(file, report)),
-            (junit_file, lambda file: _write_junit(file, report)),
-            (markdown_file, lambda file: _write_markdown(file, report, status)),
-            (badge_file, lambda file: _write_badge(file, report)),
-        ]
-    )
-    why = meaning(status, report)
-    if unwritten and status == 0:
-        status, why = 2, "everything that was checked holds, but a file could not be written"
-    terminal.report(
-        report, {case.id: verify_command(case) for case in report.failures} if not_stored else {}, status, why
-    )
-    _complain([not_stored, *unwritten])
-    return status
+    with contextlib.nullcontext() if resume_file is None else _journal(resume_file, run, limits) as journal:
+        terminal.header(run)
+        done = campaign(run, executor, limits, journal, _watched(terminal, limits, journal), terminal.seed)
+        if done.why and not done.report.cases:
+            raise BlocklawsError(done.why)
+        return conclude(
+            done.report, terminal, files, done.status, [done.why], unwritten=bool(journal and journal.problem)
+        )
 
 
-def _complain(problems: Sequence[str | None]) -> None:
-    for problem in problems:
-        if problem:
-            print(f"blocklaws: {' '.join(problem.split())}", file=sys.stderr)
+def _journal(file: Path, run: Run, limits: Limits) -> Journal:
+    return Journal(file, run, fixed_by(run, until_failure=limits.until_failure))
 
 
-def _write_html(file: Path, report: Report) -> None:
-    from blocklaws.html import verify_page
+def _watched(
+    terminal: Terminal, limits: Limits, journal: Journal | None
+) -> Callable[[Run], contextlib.AbstractContextManager[Callable[[int, list[CaseResult]], None]]]:
+    """Return what shows the cases of a seed as they are done, and at once that the journal cannot be written to."""
+    complained = False
 
-    write_text(file, verify_page(report))
+    @contextlib.contextmanager
+    def watch(run: Run) -> Iterator[Callable[[int, list[CaseResult]], None]]:
+        with (
+            terminal.progress(run.cases, run.numbers, groups_told=not limits.until_failure) as advance,
+            quiet_stdout(),
+        ):
 
+            def case(number: int, results: list[CaseResult]) -> None:
+                nonlocal complained
+                advance(number, results)
+                if journal is not None and journal.problem and not complained:
+                    complained = True
+                    complain([f"{journal.problem}; the run goes on without it"])
 
-def _write_faults_html(file: Path, matrix: Matrix) -> None:
-    from blocklaws.html import faults_page
+            yield case
 
-    write_text(file, faults_page(matrix.as_dict()))
-
-
-def _write_junit(file: Path, report: Report) -> None:
-    from blocklaws.junit import junit_xml
-
-    write_text(file, junit_xml(report))
-
-
-def _write_markdown(file: Path, report: Report, status: int) -> None:
-    from blocklaws.markdown import report_markdown
-
-    write_text(file, report_markdown(report, status, meaning(status, report)))
-
-
-def _write_badge(file: Path, report: Report) -> None:
-    from blocklaws.badge import badge_svg
-
-    write_text(file, badge_svg(report))
-
-
-def _run(run: Run, workers: int, terminal: Terminal) -> Report:
-    """Return the report of the cases that are done: of all of them, but for an interrupt."""
-    results = {}
-    with terminal.progress(run.cases) as advance, contextlib.suppress(KeyboardInterrupt), quiet_stdout():
-        for number, found in run.results(workers):
-            results[number] = found
-            advance(number, found)
-    return run.report(results)
+    return watch
 
 
 def faults_and_show(
@@ -141,9 +130,15 @@ def faults_and_show(
     unwritten = write_all(
         [
             (json_file, lambda file: write_json(file, matrix.as_dict())),
-            (html_file, lambda file: _write_faults_html(file, matrix)),
+            (html_file, lambda file: _write_html(file, matrix)),
         ]
     )
-    _complain(unwritten)
+    complain(unwritten)
     status: int = matrix.exit_status
     return status or 2 * bool(unwritten)
+
+
+def _write_html(file: Path, matrix: Matrix) -> None:
+    from blocklaws.html import faults_page
+
+    write_text(file, faults_page(matrix.as_dict()))

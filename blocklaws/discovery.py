@@ -1,8 +1,9 @@
 """Finds a backend or a property by the name that the user gave.
 
 A backend is named by a registered name (``torch``), ``package.module:attribute``, ``path/to/file.py:attribute``, or a
-mapping file (``path/to/mapping.yaml``). Must hold: whatever goes wrong is one `BackendError` that says what was
-looked for and what to do. Must not: import anything that was not named.
+mapping file (``path/to/mapping.yaml``); whole models by the name of their family, or by ``FAMILY:MODEL``. Must hold:
+whatever goes wrong is one `BackendError` that says what was looked for and what to do. Must not: import anything that
+was not named.
 """
 
 from __future__ import annotations
@@ -13,14 +14,24 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from blocklaws.errors import BackendError, BlocklawsError, did_you_mean, missing_module
+from blocklaws.models.subject import subject_of
 from blocklaws.subjects import Subject
 
-__all__ = ["find_measurement", "find_property", "find_search", "find_subjects", "is_own", "registered"]
+__all__ = [
+    "check_databases",
+    "find_measurement",
+    "find_property",
+    "find_search",
+    "find_subjects",
+    "is_own",
+    "registered",
+]
 
 
 @functools.cache
@@ -33,7 +44,7 @@ def registered(group: str) -> dict[str, EntryPoint]:
 
 
 def find_subjects(name: str) -> list[Subject]:
-    """Return what a name stands for: one backend, or the several variants of a mapping file.
+    """Return what a name stands for: one backend, or the several variants of a mapping file or a family of models.
 
     Raises:
         BackendError: it cannot be found, imported or used.
@@ -48,14 +59,17 @@ def find_subjects(name: str) -> list[Subject]:
     points = registered("backends")
     if name in points:
         return [Subject(_load(points[name], name), name)]
+    models, (family, _, chosen) = registered("models"), name.partition(":")
+    if family in models:
+        return [subject_of(backend, name) for backend in _load(models[family], name)(chosen)]
     module_name, separator, attribute = name.rpartition(":")
     if not separator:
         path = Path(name)
         if path.suffix == ".py" or os.path.isfile(path):
             raise BackendError(f"backend {name!r} names a file but no attribute in it; write {name}:NAME")
         raise BackendError(
-            f"unknown backend {name!r}{did_you_mean(name, points)}; "
-            f"a backend is a registered name ({', '.join(points)}), "
+            f"unknown backend {name!r}{did_you_mean(name, [*points, *models])}; "
+            f"a backend is a registered name ({', '.join([*points, *models])}), "
             "package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
         )
     module = _import_file(Path(module_name), name) if module_name.endswith(".py") else _import_module(module_name, name)
@@ -65,12 +79,12 @@ def find_subjects(name: str) -> list[Subject]:
             public = [word for word in vars(module) if not word.startswith("_")]
             raise BackendError(f"backend {name!r}: {module_name} has no attribute {part!r}{did_you_mean(part, public)}")
         target = getattr(target, part)
-    return [Subject(target, name)]
+    return [subject_of(target, name)]
 
 
 def is_own(name: str) -> bool:
     """Whether a name stands for one of blocklaws' own adapters, which are tested to keep to themselves."""
-    point = registered("backends").get(name)
+    point = registered("backends").get(name) or registered("models").get(name.partition(":")[0])
     return (name if point is None else point.value).startswith("blocklaws.backends.")
 
 
@@ -95,6 +109,15 @@ def find_measurement(name: str) -> Any:
 def find_search() -> Any:
     """Return the registered search: what draws examples and shrinks the failing one."""
     return _load(registered("searches")["hypothesis"], "hypothesis")
+
+
+def check_databases(sources: Sequence[str]) -> None:
+    """Open the databases of counterexamples, so that one which cannot be used is found before anything runs.
+
+    Raises:
+        BlocklawsError: one cannot be used.
+    """
+    _load(registered("databases")["hypothesis"], "hypothesis")(tuple(sources))
 
 
 def _named(noun: str, group: str, name: str) -> Any:

@@ -41,7 +41,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
-_EXTRAS = {"torch": "blocklaws[torch]", "jax": "blocklaws[jax]", "jaxlib": "blocklaws[jax]"}
+_EXTRAS = {
+    "torch": "blocklaws[torch]",
+    "jax": "blocklaws[jax]",
+    "jaxlib": "blocklaws[jax]",
+    "distributed": "blocklaws[dask]",
+    "mpi4py": "blocklaws[mpi]",
+    "redis": "blocklaws[redis]",
+}
 
 
 def missing_module(error: ImportError) -> str:

@@ -20,6 +20,7 @@ from blocklaws.discovery import find_property, find_subjects, registered
 from blocklaws.errors import BlocklawsError, did_you_mean
 from blocklaws.failure_text import shown_place
 from blocklaws.located_yaml import LocatedList, Place, load
+from blocklaws.models.subject import ModelSubject
 from blocklaws.specification import BlockKind, Fault, Invariant, Specification
 
 __all__ = ["KINDS", "explain", "listing"]
@@ -34,23 +35,29 @@ Fields = list[tuple[str, str]]
 def listing(kind: str, spec: Specification) -> list[tuple[str, str]]:
     """Return (name, one sentence) of everything of one kind."""
     if kind == "backends":
-        return [*((name, _backend(name)) for name in registered("backends")), *_mappings()]
+        names = [*registered("backends"), *registered("models")]
+        return [*((name, _backend(name)) for name in names), *_mappings()]
     if kind == "properties":
         return [(name, _summary(find_property(name))) for name in registered("properties")]
     table: Mapping[str, Any] = getattr(spec, kind)
+    of_models = {"invariants": spec.models, "faults": spec.model_faults}.get(kind, {})
     marks = {name: " (unproven)" for name, one in table.items() if isinstance(one, Invariant) and one.unproven}
     marks |= {name: " (advisory: off unless named)" for name, one in table.items() if getattr(one, "advisory", False)}
     marks |= {
         name: " (where it is named)" for name, one in table.items() if isinstance(one, BlockKind) and not one.by_default
     }
-    return [(name, one.says + marks.get(name, "")) for name, one in table.items()]
+    marks |= dict.fromkeys(of_models, " (of whole models)")
+    return [(name, one.says + marks.get(name, "")) for name, one in {**table, **of_models}.items()]
 
 
 def _backend(name: str) -> str:
     try:
-        (subject,) = find_subjects(name)
+        subject = find_subjects(name)[0]
     except BlocklawsError as error:
         return str(error)
+    if isinstance(subject, ModelSubject):
+        count = len(subject.models)
+        return f"{', '.join(subject.dtypes)}, {count} whole model{'s' * (count > 1)}"
     return ", ".join(subject.dtypes) + (f" on {subject.device}" if subject.device else "")
 
 
@@ -80,12 +87,17 @@ def explain(name: str, spec: Specification) -> list[tuple[str, Fields]]:
         found.append((f"{name}: an invariant", _invariant(spec.invariants[name], spec)))
     if name in spec.faults:
         found.append((f"{name}: a fault", _fault(spec.faults[name], spec)))
+    if name in spec.models:
+        found.append((f"{name}: an invariant of whole models", _model_invariant(spec.models[name], spec)))
+    if name in spec.model_faults:
+        found.append((f"{name}: a fault of whole models", _model_fault(spec.model_faults[name], spec)))
     if name in spec.blocks:
         found.append((f"{name}: a block", _block(spec.blocks[name], spec)))
     if name in registered("properties"):
         found.append((f"{name}: a property", _property(name, spec)))
     if not found:
         known = [*spec.invariants, *spec.faults, *spec.blocks, *registered("properties")]
+        known += [*spec.models, *spec.model_faults]
         raise BlocklawsError(
             f"there is no invariant, fault, block or property {name!r}{did_you_mean(name, known)}; "
             "`blocklaws list invariants` (faults, blocks, properties) shows what there is"
@@ -127,6 +139,20 @@ def _fault(one: Fault, spec: Specification) -> Fields:
     fields += [("blocks", _all_or(one.blocks, spec.blocks)), ("dtypes", ", ".join(one.dtypes or ()))]
     fields += [("backends", ", ".join(one.backends or ()))]
     fields += _with_says("refuted by", refuting, spec.invariants) or [("refuted by", "no invariant names it")]
+    return [*_present(fields), ("stands in", _place(one.place))]
+
+
+def _model_invariant(one: Invariant, spec: Specification) -> Fields:
+    needs = sorted(frozenset().union(*(clause.needs for clause in one.clauses)))
+    fields = [("says", one.says), ("why", one.why), ("source", one.source), ("formula", _formula(one))]
+    fields += [("needs", ", ".join(needs)), *_with_says("refutes", one.refuted_by, spec.model_faults)]
+    fields += [("if violated", one.means)]
+    return [*_present(fields), ("stands in", _place(one.place))]
+
+
+def _model_fault(one: Fault, spec: Specification) -> Fields:
+    refuting = [invariant.id for invariant in spec.models.values() if one.id in invariant.refuted_by]
+    fields = [("says", one.says), ("modelled on", one.modelled_on), *_with_says("refuted by", refuting, spec.models)]
     return [*_present(fields), ("stands in", _place(one.place))]
 
 

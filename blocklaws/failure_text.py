@@ -72,6 +72,8 @@ def headline(result: CaseResult) -> str:
 
 def config_text(config: Mapping[str, Any]) -> str:
     """Return a config on one line: its sizes first, then its choices, without those that are off."""
+    if "model" in config:
+        return f"model {config['model']}, vocabulary {config['vocabulary']}"
     sizes = [f"{name} {config[name]}" for name in _SIZES if name in config]
     choices = (
         [f"{config['norm']} norm", f"{config['placement']} placement", str(config["feed_forward"])]
@@ -92,6 +94,10 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 def world_text(example: Mapping[str, Any]) -> str:
     """Return an example on one line: the sizes of the input, what fills it, and the invariant's picks."""
+    if "ids" in example:  # of a whole model
+        return ", ".join(
+            [f"ids {_plain(example['ids'])}", *(f"{name} = {value}" for name, value in example["picks"].items())]
+        )
     sizes = example["sizes"]
     parts = [f"B {sizes['B']}, T {sizes['T']}", f"values {example['pattern']}", f"seed {example['seed']}"]
     if example["position_offset"]:
@@ -125,7 +131,10 @@ def run_command(request: Mapping[str, Any]) -> str:
     options = (("--block", "blocks"), ("--dtype", "dtypes"), ("--invariant", "invariants"))
     words += [word for option, key in options for name in request[key] for word in (option, name)]
     words += ["--profile", str(request["profile"]), "--seed", str(request["seed"])]
-    files = (("--spec", spec), ("--device", request["device"]), ("--known-failures", request["known_failures"]))
+    files = (
+        ("--spec", spec), ("--device", request["device"]), ("--known-failures", request["known_failures"]),
+        ("--shard", request.get("shard")), ("--timings", request.get("timings")),
+    )  # fmt: skip
     words += [word for option, value in files if value for word in (option, str(value))]
     words += {True: ["--isolate"], False: ["--no-isolate"], None: []}[request["isolate"]]
     limits = (("--time-limit", request["time_limit"]), ("--memory-limit", request["memory_limit"]))
@@ -153,7 +162,8 @@ def snippet(result: CaseResult) -> str:
         )
         if value
     )
-    if result.label.endswith((".yaml", ".yml")):  # a mapping file may stand for several backends
+    # A mapping file and a family of models may stand for several backends.
+    if result.label.endswith((".yaml", ".yml")) or "model" in result.config:
         extra += f", name={result.backend!r}"
     if result.counterexample is not None:
         lines += [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import tempfile
@@ -11,7 +13,7 @@ from typing import Any
 
 from blocklaws.errors import BlocklawsError
 
-__all__ = ["check_writable", "read_json", "write_all", "write_bytes", "write_json", "write_text"]
+__all__ = ["check_writable", "read_json", "replace_file", "write_all", "write_bytes", "write_json", "write_text"]
 
 _MAX_JSON = 200_000_000
 
@@ -70,18 +72,33 @@ def write_bytes(path: Path | str, content: bytes) -> None:
         if os.path.exists(path) and not os.path.isfile(path):
             # A device or a pipe is written to, never replaced.
             path.write_bytes(content)
-            return
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        else:
+            replace_file(path, content).close()
     except OSError as error:
         raise BlocklawsError(f"cannot write {path}: {error.strerror}") from None
+
+
+def replace_file(path: Path, content: bytes) -> io.BufferedRandom:
+    """Put a file with some content in the place of what is there, in one step; return it, open at its end.
+
+    Raises:
+        OSError: the place cannot be written to, and is as it was.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    stream = os.fdopen(handle, "w+b")
+    try:
+        stream.write(content)
+        stream.flush()
+        # Some file systems say only here that there is no room.
+        os.fsync(handle)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            stream.close()
+        os.unlink(temporary)
+        raise
+    return stream
 
 
 def write_json(path: Path | str, data: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from blocklaws.canonical import PARAMETER_NAMES, STAGES
@@ -19,7 +19,18 @@ from blocklaws.fields import Fields, as_mapping, described
 from blocklaws.located_yaml import LocatedDict, LocatedList, Place
 from blocklaws.specification import GIVEN, Assignment, BlockKind, Chooser, Clause, Fault, Invariant, Pick
 
-__all__ = ["ASSIGNABLE", "CONFIG_WORDS", "PATTERNS", "SIZE_WORDS", "choose_blocks", "needs_of", "read_invariant"]
+__all__ = [
+    "ASSIGNABLE",
+    "CONFIG_WORDS",
+    "PATTERNS",
+    "SIZE_WORDS",
+    "choose_blocks",
+    "needs_of",
+    "read_clauses",
+    "read_condition",
+    "read_invariant",
+    "read_picks",
+]
 
 #: What an expression may call by its bare name: the axes of the input and every word of the config.
 CONFIG_WORDS = tuple(field.name for field in dataclasses.fields(BlockConfig))
@@ -64,7 +75,7 @@ def read_invariant(
         SpecError: with the place in the file, what is wrong, what was expected, and the nearest right word.
     """
     fields = Fields(entry, _KEYS, f"invariant {id!r}")
-    picks = _picks(fields)
+    picks = read_picks(fields)
     names = frozenset(pick.name for pick in picks)
     plain = Vocabulary(sizes=SIZE_WORDS, picks=names, variants=frozenset())
     variants = _variants(fields, plain)
@@ -84,13 +95,13 @@ def read_invariant(
         chosen_by=chooser,
         dtypes=fields.words("dtypes", dtypes, "dtype") or None,
         worlds=_worlds(fields),
-        where=_condition(fields, "where", Vocabulary(SIZE_WORDS, stages=(), parameters=(), variants=frozenset())),
-        assume=_condition(fields, "assume", vocabulary),
+        where=read_condition(fields, "where", Vocabulary(SIZE_WORDS, stages=(), parameters=(), variants=frozenset())),
+        assume=read_condition(fields, "assume", vocabulary),
         picks=picks,
         set=_assignments(fields, "set", plain),
         variants=variants,
-        clauses=_clauses(fields, vocabulary) if is_expression else (),
-        informative=_condition(fields, "informative", vocabulary),
+        clauses=read_clauses(fields, vocabulary, needs_of) if is_expression else (),
+        informative=read_condition(fields, "informative", vocabulary),
         min_informative=fields.number("min_informative", 0.9, low=0, high=1),
         examples=fields.number("examples", 1.0, low=0.01, high=100),
         refuted_by=fields.words("refuted_by", faults, "fault"),
@@ -161,7 +172,7 @@ def _parse(text: Any, place: Place, vocabulary: Vocabulary, what: str) -> Expres
         raise SpecError(f"{place.shifted(max(error.column - 1, 0))}: {what}: {error.message}") from None
 
 
-def _condition(fields: Fields, key: str, vocabulary: Vocabulary) -> Expression | None:
+def read_condition(fields: Fields, key: str, vocabulary: Vocabulary) -> Expression | None:
     """Read an expression that is true or false."""
     if key not in fields:
         return None
@@ -171,7 +182,10 @@ def _condition(fields: Fields, key: str, vocabulary: Vocabulary) -> Expression |
     return expression
 
 
-def _clauses(fields: Fields, vocabulary: Vocabulary) -> tuple[Clause, ...]:
+def read_clauses(
+    fields: Fields, vocabulary: Vocabulary, needs_of: Callable[[tuple[str, ...], Vocabulary], frozenset[str]]
+) -> tuple[Clause, ...]:
+    """Read ``then``: each line a claim about something that is computed; ``needs_of`` says what a name needs."""
     if "then" not in fields:
         fields.mapping.place.refuse(f"{fields.what} has no 'then' (and no 'property'), so it says nothing")
     value, place = fields.mapping["then"], fields.place("then")
@@ -224,7 +238,8 @@ def _worlds(fields: Fields) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def _picks(fields: Fields) -> tuple[Pick, ...]:
+def read_picks(fields: Fields, sizes: frozenset[str] = SIZE_WORDS) -> tuple[Pick, ...]:
+    """Read ``pick``: a range, a list of values or an arrangement for each name."""
     if "pick" not in fields:
         return ()
     mapping = as_mapping(fields.mapping["pick"], fields.place("pick"), f"{fields.what}: pick")
@@ -233,7 +248,7 @@ def _picks(fields: Fields) -> tuple[Pick, ...]:
         at, what = mapping.values_at[name], f"{fields.what}: pick {name!r}"
         if not name.isidentifier() or name in _RESERVED:
             mapping.keys_at[name].refuse(f"{what}: the name is taken or is no name; use a short word of your own")
-        vocabulary = Vocabulary(sizes=SIZE_WORDS, picks=frozenset(pick.name for pick in picks), variants=frozenset())
+        vocabulary = Vocabulary(sizes=sizes, picks=frozenset(pick.name for pick in picks), variants=frozenset())
         if isinstance(value, LocatedList):
             if not value or any(isinstance(item, list | dict) for item in value):
                 at.refuse(f"{what}: must be a list of plain values with at least one")

@@ -25,6 +25,7 @@ from blocklaws.config import BlockConfig
 from blocklaws.discovery import find_subjects, registered
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.isolation_wire import Packer, WireError, receive, send, span, unpack
+from blocklaws.models.subject import NOT_ISOLATED, only_blocks
 from blocklaws.subjects import Subject
 from blocklaws.surroundings import Surroundings
 from blocklaws.worlds import World
@@ -126,7 +127,7 @@ class _Worker:
             raise BackendError(
                 f"backend {header['label']!r} stands for {len(subjects)} backends, and not for the same as before"
             )
-        self._subject = subjects[header["variant"]]
+        self._subject = only_blocks(subjects[header["variant"]], NOT_ISOLATED)
         return {"backends": [_description(subject) for subject in subjects]}
 
     def supports(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from blocklaws.discovery import find_subjects
 from blocklaws.errors import BlocklawsError
 from blocklaws.kill_results import Kill, Matrix, Plan, Row
 from blocklaws.known_failures import KnownFailures
-from blocklaws.parallel import cores, pool
+from blocklaws.models.subject import only_blocks
 from blocklaws.planning import Choice, kinds_of, plan
+from blocklaws.processes import cores, pool
 from blocklaws.running import run_cases
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Fault, Invariant, Specification
@@ -115,6 +116,7 @@ def units(plan_: Plan, spec: Specification) -> list[tuple[str, str]]:
     found = []
     for label in plan_.backends:
         for subject in find_subjects(label):
+            only_blocks(subject, ": its faults are those of spec/models.yaml, which tests plant")
             if not subject.faults:
                 raise BlocklawsError(
                     f"backend {subject.name!r} has no faults planted in it (no `faults` and `with_fault`), so there is "

@@ -247,7 +247,7 @@ class Matrix:
 
     def _same_stages(self, stage: str, block: str) -> set[str]:
         """In a post-norm block the first norm's output is the stream after attention, and the second's the output."""
-        if self.spec.blocks[block].choices["placement"] == "pre":
+        if self.spec.blocks[block].choices["placement"] != "post":
             return {stage}
         pairs = ({"attention_norm", "after_attention"}, {"feed_forward_norm", "output"})
         return next((pair for pair in pairs if stage in pair), {stage})

@@ -13,11 +13,13 @@ import importlib.metadata
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from blocklaws.checking import Case
 from blocklaws.errors import did_you_mean
 from blocklaws.fields import Fields, as_mapping, as_sequence
 from blocklaws.located_yaml import Place, load
+from blocklaws.models.subject import ModelSubject
 from blocklaws.planning import Choice
 from blocklaws.report import CaseResult
 from blocklaws.specification import Specification
@@ -63,6 +65,8 @@ class KnownFailure:
             any(
                 fnmatch.fnmatchcase(subject.name, self.backend)
                 and fnmatch.fnmatchcase(subject.device or "cpu", self.device)
+                # Of a family of models one may have been chosen by its name.
+                and (not isinstance(subject, ModelSubject) or bool(fnmatch.filter(subject.models, self.block)))
                 for subject in subjects
             )
             and (not choice.blocks or any(fnmatch.fnmatchcase(block, self.block) for block in choice.blocks))
@@ -155,24 +159,29 @@ class KnownFailures:
             return result
         return dataclasses.replace(result, known=found.reason)
 
-    def check(self, spec: Specification) -> None:
-        """Refuse an entry about an invariant or a block that the spec does not have, whatever a run leaves out.
+    def check(self, spec: Specification, subjects: Sequence[Subject]) -> None:
+        """Refuse an entry about an invariant, a block or a model that there is not, whatever a run leaves out.
 
         Raises:
             SpecError: with the place of the entry and the nearest right word.
         """
+        invariants, blocks = [*spec.invariants, *spec.models], list(spec.blocks)
+        for subject in subjects:
+            blocks += subject.known_models if isinstance(subject, ModelSubject) else ()
         for entry in self.entries:
             id = entry.invariant.partition("[")[0]
-            if not fnmatch.filter(spec.invariants, id):
-                entry.place.refuse(f"known failure: unknown invariant {id!r}{did_you_mean(id, spec.invariants)}")
-            if not fnmatch.filter(spec.blocks, entry.block):
-                entry.place.refuse(
-                    f"known failure: unknown block {entry.block!r}{did_you_mean(entry.block, spec.blocks)}"
-                )
+            if not fnmatch.filter(invariants, id):
+                entry.place.refuse(f"known failure: unknown invariant {id!r}{did_you_mean(id, invariants)}")
+            if not fnmatch.filter(blocks, entry.block):
+                entry.place.refuse(f"known failure: unknown block {entry.block!r}{did_you_mean(entry.block, blocks)}")
 
-    def stale(self, results: Sequence[CaseResult], choice: Choice, subjects: Sequence[Subject]) -> tuple[str, ...]:
-        """Return a sentence for each entry that was asked for and matched nothing, and for each case that holds."""
-        sentences = []
+    def told(self, results: Sequence[CaseResult], choice: Choice, subjects: Sequence[Subject]) -> list[dict[str, Any]]:
+        """Return for each entry whether it ``matched`` a case, and the sentences that make it stale.
+
+        ``unmatched`` is the one to say where nothing matched, empty where it was not asked for; ``holding`` has one for
+        each case that holds.
+        """
+        entries = []
         for entry in self.entries:
             matched = [
                 result
@@ -181,13 +190,21 @@ class KnownFailures:
                     result.invariant, result.name, result.backend, result.block, result.dtype, result.device
                 )
             ]
-            if not matched and entry.asked(choice, subjects):
-                sentences.append(entry.unmatched)
-            sentences += [
+            holding = [
                 f"{entry.place}: {result.name} on {result.backend}, {result.block}, {result.dtype} "
                 "is listed as a known "
                 "failure but holds; remove the entry"
                 for result in matched
                 if result.verdict == "holds"
             ]
+            unmatched = entry.unmatched if entry.asked(choice, subjects) else ""
+            entries.append({"matched": bool(matched), "unmatched": unmatched, "holding": holding})
+        return entries
+
+    def stale(self, results: Sequence[CaseResult], choice: Choice, subjects: Sequence[Subject]) -> tuple[str, ...]:
+        """Return a sentence for each entry that was asked for and matched nothing, and for each case that holds."""
+        sentences = []
+        for entry in self.told(results, choice, subjects):
+            sentences += [entry["unmatched"]] * bool(entry["unmatched"] and not entry["matched"])
+            sentences += entry["holding"]
         return tuple(sentences)

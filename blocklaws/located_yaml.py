@@ -82,20 +82,14 @@ def _plain(text: str) -> Any:
     return text
 
 
-def load(path: Path | str) -> Any:
-    """Read a YAML file.
+def load(path: Path | str, data: bytes | None = None) -> Any:
+    """Read a YAML file, or the bytes that one has on another machine.
 
     Raises:
         SpecError: the file is not there, too large, not UTF-8, or not the plain YAML described in this module.
     """
-    path = Path(path)
-    try:
-        if not os.path.isfile(path):
-            raise SpecError(f"{path}: there is no such file" if not os.path.exists(path) else f"{path}: is not a file")
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    if data is None:
+        data = _bytes_of(Path(path))
     if len(data) > MAX_BYTES:
         raise SpecError(f"{path}: is larger than {MAX_BYTES:,} bytes; a spec is a short text")
     try:
@@ -106,6 +100,16 @@ def load(path: Path | str) -> Any:
             f"{path}:{line}:1: byte {data[error.start]:#04x} is not UTF-8; save the file as UTF-8"
         ) from None
     return loads(text, str(path))
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        if not os.path.isfile(path):
+            raise SpecError(f"{path}: there is no such file" if not os.path.exists(path) else f"{path}: is not a file")
+        with path.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def loads(text: str, name: str) -> Any:

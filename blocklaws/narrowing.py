@@ -175,15 +175,19 @@ class _Narrowing:
         fed = small.replace(parameters={**small.parameters, **down})
         if self._right(small, "with both branches zeroed and small rows"):
             return ("after_attention", "output"), "an addition, for some sizes"
+        stream = ("attention_norm", "after_attention", "output")
+        if silent.config.residual == "parallel":
+            # The feed-forward branch reads the input, and tells nothing of the stream.
+            return stream, "the residual stream: an addition, or a norm in its way"
         without, given = self._bench.output(small), self._bench.output(fed)
         if without is None or given is None:
-            return ("attention_norm", "after_attention", "output"), "the residual stream"
+            return stream, "the residual stream"
         branch = self._bench.reference(fed) - small.input.astype(np.float64)
         if self._alike(given - without, branch, "with the attention branch zeroed, the feed-forward branch is right"):
             return ("output",), "the second addition"
         if not without.any():
             return ("after_attention",), "the first addition"
-        return ("attention_norm", "after_attention", "output"), "the residual stream: an addition, or a norm in its way"
+        return stream, "the residual stream: an addition, or a norm in its way"
 
     def _post_norms(self, silent: World) -> Conclusion:
         """Post-norm: the two norms of the stream are all that is left, and the additions before them."""
@@ -200,16 +204,31 @@ class _Narrowing:
     def _both_halves(self, attention: World) -> Conclusion | None:
         """Each half is wrong without the other: what they share is their norms (pre-norm) and their arithmetic."""
         norms = ("attention_norm", "feed_forward_norm")
+        if self._by_a_factor(attention):
+            return ("after_attention", "output"), "the additions, or the scale of what they add"
         if self._pre and self._norm_at_fault("attention_norm", attention):
             return norms, "the norms, which is what the two halves share"
         products = ("query", "key", "value", "attention_branch", "feed_forward_branch")
         if self._off_by_rounding(self._world):
-            return (*norms, *products) if self._pre else products, "the precision of the arithmetic"
+            # Behind an addition a norm makes what both halves share look like the end of each.
+            own = self._world.config.placement == "post"
+            return products if own else (*norms, *products), "the precision of the arithmetic"
         if self._pre and self._right(
             worlds.zeroed(attention, "attention_norm.gain"), "with a gain of zero in attention_norm"
         ):
             return norms, "the statistics of the norms, which is what the two halves share"
         return (norms, "the norms, which is what the two halves share") if self._pre else None
+
+    def _by_a_factor(self, attention: World) -> bool:
+        """Pre-norm, with branches that are scaled: whether the attention branch is added whole, or scaled otherwise."""
+        if not self._pre or attention.config.residual_scale == 1:
+            return False
+        shown, x = self._bench.output(attention), attention.input.astype(np.float64)
+        if shown is None:
+            return False
+        added, right = shown - x, self._bench.reference(attention) - x
+        factor = float((added * right).sum()) / (float((right * right).sum()) or 1.0)
+        return self._alike(added, factor * right, f"the attention branch is {factor:.3g} times what it should be")
 
     def _off_by_rounding(self, world: World) -> bool:
         """Whether an output is wrong by so little that it must have been rounded on the way."""
@@ -320,10 +339,21 @@ class _Narrowing:
             if name in one.parameters and self._right_if_larger(
                 worlds.zeroed(one, name), f"on one token without {name}", *_VALUE
             ):
+                if one.config.bias == "qkv" and self._wrong(
+                    worlds.zeroed(self._world, name), f"on all tokens without {name}"
+                ):
+                    return ("query", "key", "value"), "the biases of query, key and value"
                 return (stage,), f"the bias {name}"
         if self._right(worlds.one_head(one), "on one token with one head"):
             return self._heads(one)
         stages = ("value", "attention_weights", "attention_branch", *self._joined())
+        if one.config.placement == "inside":
+            # What the projections read, the input itself, cannot be told from a norm of it.
+            return (
+                "query",
+                "key",
+                *stages,
+            ), "the attention half: what it reads, its value path, its norm or the addition"
         return stages, "the value path: its projections, the weight of an only key, or the addition"
 
     def _heads(self, world: World) -> Conclusion:

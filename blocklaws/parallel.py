@@ -1,224 +1,115 @@
-"""Cases on several processes.
+"""Cases on an executor: processes of this machine, or whatever has `concurrent.futures`' interface.
 
 Must hold: verdicts, counterexamples and the order of the report are those of one process: a worker plans the same run
-from the same names, and a case's seed is its own. A worker that dies takes its case with it, as an error, and no
-other. Must not: import NumPy here, before a worker has limited its framework to one thread.
+from the same names, and a case's seed is its own. A worker that dies costs its case at most, as an error, and no
+other. Must not: know an engine that brings executors.
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import signal
-import sys
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+import dataclasses
+import time
+from collections.abc import Container, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
 from typing import TYPE_CHECKING, Any
 
 from blocklaws.errors import BlocklawsError
+from blocklaws.processes import ProcessEnded, Processes
+from blocklaws.tasks import check, job_of
 
 if TYPE_CHECKING:
     from blocklaws.report import CaseResult
     from blocklaws.running import Run
 
-__all__ = ["cores", "pool", "run_in_parallel"]
-
-# One block is far too small to share among threads, and the workers fill the cores.
-_THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
-_XLA = "--xla_cpu_multi_thread_eigen=false"
+__all__ = ["run_on_executor"]
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def run_on_executor(
+    run: Run, executor: Executor, done: Container[int] = (), until: float | None = None
+) -> Iterator[tuple[int, list[CaseResult]]]:
+    """Yield (number of the case, its results) as the cases are done, on an executor that somebody else shuts down.
 
-
-def run_in_parallel(run: Run, workers: int) -> Iterator[tuple[int, list[CaseResult]]]:
-    """Yield (number of the case, its results) as the cases are done.
+    Args:
+        run: the run.
+        executor: where.
+        done: the numbers of cases that are left out.
+        until: when to stop, by the monotonic clock.
 
     Raises:
-        BlocklawsError: a backend or the spec was given as an object, which another process cannot find.
+        BlocklawsError: a backend or the spec was given as an object; a worker plans another run, or cannot work; the
+            executor is gone.
     """
-    _check_named(run)
-    if workers < 1:
-        raise BlocklawsError(f"workers={workers} must be a positive number")
-    pool: list[_Worker] = []
-    queue = _Queue(run)
+    job = job_of(run)
+    numbers: dict[Future[Any], int] = {}
+
+    def submit(number: int) -> Future[Any]:
+        case = run.cases[number]
+        given = (job, number, case.id, run.known.prepared(case).shrink)
+        try:
+            if isinstance(executor, Processes):
+                return executor.submit_in((case.subject.name, case.kind.name, case.dtype), check, *given)
+            return executor.submit(check, *given)
+        except RuntimeError as error:  # it was shut down, or is broken
+            raise BlocklawsError(_gone(error)) from None
+
     try:
-        with _one_thread_each():
-            for _ in range(min(workers, len(run.cases))):
-                pool.append(_Worker(run.request))
-        working = {worker.connection: worker for worker in pool if worker.give(queue.next(worker))}
-        while working:
-            for connection in wait(list(working)):
-                assert isinstance(connection, Connection)
-                worker = working.pop(connection)
-                number, answer = worker.number, worker.answer()
-                if isinstance(answer, str):
-                    # The process is gone: a crash in native code, os._exit, or the memory ran out.
-                    yield number, [_died(run, number, answer)]
-                    with _one_thread_each():
-                        replaced = _Worker(run.request)
-                    queue.inherit(worker, replaced)
-                    pool[pool.index(worker)] = worker = replaced
-                elif isinstance(answer, BlocklawsError):
-                    raise answer
-                else:
-                    yield number, answer
-                if worker.give(queue.next(worker)):
-                    working[worker.connection] = worker
+        for number in run.numbers:
+            if number not in done:
+                numbers[submit(number)] = number
+        suspects = []
+        for future in as_completed(list(numbers), None if until is None else max(0.0, until - time.monotonic())):
+            number = numbers.pop(future)
+            if (found := _answer(run, number, future)) is None:
+                suspects.append(number)
+            else:
+                yield number, found
+        for number in suspects:
+            if until is not None and time.monotonic() > until:
+                return
+            # Dask blames everything that a worker had when it ended; alone, a case answers for itself.
+            found = _answer(run, number, submit(number))
+            yield number, found or [_lost(run, number, "the processes that checked it ended")]
+    except TimeoutError:
+        if until is None:
+            raise
     finally:
-        for worker in pool:
-            worker.stop()
+        for future in numbers:
+            future.cancel()
 
 
-def _check_named(run: Run) -> None:
-    objects = [str(subject.label) for subject in run.subjects if subject.label.startswith("<")]
-    if objects:
-        raise BlocklawsError(
-            f"backend {objects[0]} was given as an object, which another process cannot find; with several workers, "
-            "name it: package.module:attribute or path/to/file.py:attribute"
-        )
-    if run.request["spec"] is not None and not isinstance(run.request["spec"], str | os.PathLike):
-        raise BlocklawsError("the spec was given as an object; with several workers, give the path of its file")
+def _gone(error: BaseException) -> str:
+    told = " ".join(str(error).split())[:200]
+    return f"the executor is gone ({type(error).__name__}{': ' + told if told else ''}), and with it the cases it had"
 
 
-def _died(run: Run, number: int, how: str) -> CaseResult:
+def _answer(run: Run, number: int, future: Future[Any]) -> list[CaseResult] | None:
+    """Return the results of a case; None where the workers that had it ended, maybe for another's sake."""
+    try:
+        results: list[CaseResult] = future.result()
+    except BlocklawsError:
+        raise
+    except (BrokenExecutor, CancelledError) as error:
+        raise BlocklawsError(_gone(error)) from None
+    except ProcessEnded as ended:
+        return [_lost(run, number, f"the process that checked it {ended}")]
+    except Exception as error:
+        if type(error).__name__ == "KilledWorker":
+            return None
+        told = " ".join(str(error).split())[:300]
+        raise BlocklawsError(f"a worker cannot check cases: {type(error).__name__}: {told}") from None
+    return [run.known.marked(_told_here(result)) for result in results]
+
+
+def _told_here(result: CaseResult) -> CaseResult:
+    """Return a result with its places as this process tells them: a worker may stand in another folder."""
+    from blocklaws.failure_text import shown_place
+
+    location, clause_at = shown_place(result.location), shown_place(result.clause_at)
+    return dataclasses.replace(result, location=location, clause_at=clause_at)
+
+
+def _lost(run: Run, number: int, why: str) -> CaseResult:
     from blocklaws.checking import Outcome
     from blocklaws.report import result_of
 
-    return result_of(run.cases[number], Outcome("error", how), 0.0, run.spec_file)
-
-
-class _Queue:
-    """Which case a worker gets next. Cases of one backend, block and dtype stay together: they share what compiled."""
-
-    def __init__(self, run: Run) -> None:
-        groups: dict[tuple[str, str, str], deque[int]] = {}
-        for number, case in enumerate(run.cases):
-            groups.setdefault((case.subject.name, case.kind.name, case.dtype), deque()).append(number)
-        self._groups = deque(groups.values())
-        self._own: dict[_Worker, deque[int]] = {}
-
-    def next(self, worker: _Worker) -> int | None:
-        """Return the number of a case, or None when none is left."""
-        own = self._own.setdefault(worker, deque())
-        if not own:
-            if self._groups:
-                own.extend(self._groups.popleft())
-            else:
-                # Take half of what the busiest other worker has not begun.
-                longest = max(self._own.values(), key=len)
-                taken = [longest.pop() for _ in range((len(longest) + 1) // 2)]
-                own.extend(reversed(taken))
-        return own.popleft() if own else None
-
-    def inherit(self, gone: _Worker, heir: _Worker) -> None:
-        """Give the cases of a worker that died to the one in its place."""
-        self._own[heir] = self._own.pop(gone, deque())
-
-
-class _Worker:
-    """A process, and the case that it is at."""
-
-    def __init__(self, request: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_work, args=(theirs, request), daemon=True)
-        self._process.start()
-        theirs.close()
-        self.number = -1
-
-    def give(self, number: int | None) -> bool:
-        """Send a case; say whether there was one."""
-        if number is None:
-            return False
-        self.number = number
-        # A process that is gone is found out when its answer is read.
-        with contextlib.suppress(OSError):
-            self.connection.send(number)
-        return True
-
-    def answer(self) -> Any:
-        """Return the results of the case, an error of the call, or a sentence when the process is gone."""
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError):
-            self._process.join(5)
-            code = self._process.exitcode
-            how = f"by signal {-code}" if code is not None and code < 0 else f"with exit status {code}"
-            return f"the process that checked it ended {how}"
-
-    def stop(self) -> None:
-        """End the process."""
-        self.connection.close()
-        self._process.terminate()
-        self._process.join(5)
-
-
-@contextlib.contextmanager
-def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Give processes that compute in one thread each, for work that is not a case; what they print goes to stderr.
-
-    Raises:
-        BlocklawsError: one of them died, so that nobody knows what it would have found.
-    """
-    context = multiprocessing.get_context("spawn")
-    with _one_thread_each():
-        executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_be_a_worker)
-        try:
-            yield executor
-        except BrokenProcessPool:
-            raise BlocklawsError("a worker process died (a crash, or no memory was left); try fewer workers") from None
-        finally:
-            executor.shutdown(cancel_futures=True)
-
-
-def _be_a_worker() -> None:
-    # An interrupt is the parent's to handle, and standard output belongs to its report.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.stdout = sys.stderr
-
-
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Set what a process must find before it imports a framework; what the user has set stays."""
-    wanted = dict.fromkeys(_THREADS, "1") | {"XLA_FLAGS": _XLA}
-    new = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(new)
-    try:
-        yield
-    finally:
-        for name in new:
-            os.environ.pop(name, None)
-
-
-def _work(connection: Connection, request: dict[str, Any]) -> None:
-    """Plan the run, then check the cases that are asked for."""
-    # An interrupt is the parent's to handle: it shows what is known and ends the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.redirect_stdout(sys.stderr):
-        try:
-            from blocklaws.running import prepare, run_cases
-
-            options = dict(request)
-            run = prepare(options.pop("backends"), **options)
-            while True:
-                number = connection.recv()
-                (results,) = run_cases([run.cases[number]], run.known, run.spec_file)
-                connection.send(results)
-        except EOFError:
-            return
-        except BlocklawsError as error:
-            connection.send(BlocklawsError(str(error)))
+    return result_of(run.cases[number], Outcome("error", why), 0.0, run.spec_file)

@@ -14,7 +14,9 @@ import jsonschema
 
 from blocklaws.checking import Case, Property
 from blocklaws.discovery import find_property, find_subjects
-from blocklaws.errors import BlocklawsError, SpecError
+from blocklaws.errors import BlocklawsError, SpecError, did_you_mean
+from blocklaws.models.case import model_cases
+from blocklaws.models.subject import ModelSubject
 from blocklaws.specification import BlockKind, Clause, Invariant, Specification
 from blocklaws.subjects import Subject
 
@@ -49,9 +51,15 @@ def plan(
     """
     _distinct(subjects)
     profile = spec.one("profiles", choice.profile)
+    models = dict.fromkeys(name for subject in subjects for name in getattr(subject, "models", ()))
+    # With whole models in the run, a name may be of theirs; without, everything is looked for where it always was.
     for name in choice.blocks:
-        spec.one("blocks", name)
-    invariants: list[Invariant] = [spec.one("invariants", id) for id in choice.invariants or spec.invariants]
+        if models and name not in (*models, *spec.blocks):
+            raise BlocklawsError(f"unknown block or model {name!r}{did_you_mean(name, [*models, *spec.blocks])}")
+        if name not in models:
+            spec.one("blocks", name)
+    named = [id for id in choice.invariants or spec.invariants if not models or id not in spec.models]
+    invariants: list[Invariant] = [spec.one("invariants", id) for id in named]
     invariants = [one for one in invariants if choice.advisory or choice.invariants or not one.advisory]
     for dtype in choice.dtypes:
         spec.one("tolerances", dtype)
@@ -60,12 +68,16 @@ def plan(
     cases = [
         Case(invariant, part, clauses, needs, kind, subject, dtype, spec, reference, profile, choice.seed)
         for subject in subjects
+        if not isinstance(subject, ModelSubject)
         for kind in kinds_of(spec, subject, choice)
         for dtype in choice.dtypes or spec.tolerances
         for invariant in invariants
         if kind.name in invariant.blocks and dtype in _dtypes(invariant, subject, choice)
         for part, needs, clauses in _parts(invariant, properties[invariant.property_name])
     ]
+    cases += model_cases(
+        spec, subjects, choice.blocks, choice.dtypes, choice.invariants, profile, choice.seed, reference
+    )
     if not cases:
         raise BlocklawsError("no invariant speaks of the chosen blocks and dtypes, so nothing could be checked")
     return cases
@@ -77,7 +89,8 @@ def kinds_of(spec: Specification, subject: Subject, choice: Choice) -> list[Bloc
     Those that the run names; where it names none, those that every backend meets and those that this one asks for.
     """
     if choice.blocks:
-        return [spec.one("blocks", name) for name in choice.blocks]
+        # A name that is not here is a model's: `plan` has refused what is neither.
+        return [spec.blocks[name] for name in choice.blocks if name in spec.blocks]
     asked = {spec.one("blocks", name).name for name in subject.blocks}
     return [kind for kind in spec.blocks.values() if kind.by_default or kind.name in asked]
 

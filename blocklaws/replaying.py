@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from blocklaws.running import Run
     from blocklaws.saved_world import SavedWorld
     from blocklaws.specification import Pick
-    from blocklaws.worlds import World
+    from blocklaws.worlds import Example, World
 
 __all__ = ["as_test", "examine", "replay", "world_of"]
 
@@ -56,7 +56,7 @@ def examine(
         example: the world and the picks, as a report's ``counterexample`` has them.
         spec: a spec file, a loaded spec, or None for the built-in one.
         device: where torch and jax compute.
-        name: which backend is meant, where a mapping file stands for several.
+        name: which backend is meant, where a mapping file or a family of models stands for several.
         isolate: as in `blocklaws.verify`: how it ran when it failed.
         world: arrays to take instead of those that the example's recipe gives.
 
@@ -67,11 +67,9 @@ def examine(
     from blocklaws.checking import Examination, Failure, Outcome
     from blocklaws.planning import properties_of
     from blocklaws.report import result_of
-    from blocklaws.worlds import Example
 
     run, case = _prepared(backend, invariant, block, dtype, part, spec, device, name, isolate)
-    _check_example(example, case)
-    chosen = Example.from_dict(example)
+    chosen = _example_of(example, case)
     if world is not None:
         case = world.given_to(case, chosen.recipe)
     property = properties_of([case.invariant])[case.invariant.property_name]
@@ -123,6 +121,17 @@ def _prepared(
     if not cases:
         raise BlocklawsError(f"there is no case of {invariant!r} with the part {part!r} on backend {name or backend!r}")
     return run, cases[0]
+
+
+def _example_of(example: Mapping[str, Any], case: Case) -> Example:
+    """Return the example of a report, checked: one that the case could have drawn."""
+    from blocklaws.models.case import ModelCase
+    from blocklaws.worlds import Example
+
+    if isinstance(case, ModelCase):
+        return case.example_of(example)
+    _check_example(example, case)
+    return Example.from_dict(example)
 
 
 def _check_example(example: Mapping[str, Any], case: Case) -> None:
@@ -187,7 +196,7 @@ def _arguments(case: Mapping[str, Any]) -> dict[str, Any]:
     for key, name in (("part", "part"), ("spec_file", "spec"), ("device", "device"), ("isolate", "isolate")):
         if case.get(key):
             arguments[name] = case[key]
-    if case["label"].endswith((".yaml", ".yml")):
+    if case["label"].endswith((".yaml", ".yml")) or "ids" in case["counterexample"]:
         arguments["name"] = case["backend"]
     return arguments
 
@@ -215,6 +224,8 @@ def world_of(case: Mapping[str, Any]) -> World:
 
     _check_named(case)
     _, prepared = _prepared(case["label"], **_arguments(case))
+    if "ids" in case["counterexample"]:
+        raise BlocklawsError("a whole model has no world to save: its example is the ids, which the report has")
     _check_example(case["counterexample"], prepared)
     return prepared.world(Example.from_dict(case["counterexample"]).recipe)
 

@@ -119,10 +119,10 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
     if (failure := outcome.failure) is not None:
         examination = failure.examination
         world = next(iter(examination.passes.values())).world if examination.passes else None
-        config = world.config if world is not None else case.kind.config(failure.example.recipe.sizes)
+        config = world.config.as_dict() if world is not None else case.config_of(failure.example)
         details |= {
             "counterexample": failure.example.as_dict(),
-            "config": config.as_dict(),
+            "config": config,
             "examples_to_fail": failure.examples_to_fail,
             **_claimed(examination),
             **_localised(case, examination),
@@ -256,6 +256,10 @@ class Report:
     """The command that repeats the run; empty where a backend or the spec was given as an object."""
     not_run: int = 0
     """How many cases an interrupt left out."""
+    shard: Mapping[str, Any] | None = None
+    """Which part of a run this is of, with what `merge` must know of the whole; None for a whole run."""
+    campaign: Mapping[str, Any] | None = None
+    """Of a run until something fails: the ``first`` seed, how many ``held`` after it, and on how many ``examples``."""
 
     @property
     def summary(self) -> dict[str, int]:
@@ -273,6 +277,9 @@ class Report:
         """0 everything that was checked holds, 1 something is violated or in error, 2 nothing could be checked."""
         if self.failures or self.stale:
             return 1
+        # Whether nothing could be checked is to be said of the whole run.
+        if self.shard is not None:
+            return 0
         return 0 if any(case.verdict != "unchecked" for case in self.cases) else 2
 
     def __str__(self) -> str:
@@ -297,4 +304,6 @@ class Report:
             "stale_known_failures": list(self.stale),
             "not_run": self.not_run,
             "summary": self.summary,
+            **({"shard": dict(self.shard)} if self.shard is not None else {}),
+            **({"campaign": dict(self.campaign)} if self.campaign is not None else {}),
         }

@@ -43,15 +43,21 @@ def _object(properties: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "required": list(properties), "properties": dict(properties), **more}
 
 
-_COUNTEREXAMPLE = _object(
-    {
-        "sizes": _object(dict.fromkeys(_SIZES, _COUNT)),
-        "pattern": _NAME,
-        "seed": _COUNT,
-        "position_offset": _COUNT,
-        "picks": {"type": "object"},
-    }
-)
+_IDS = {"type": "array", "minItems": 1, "items": {"type": "array", "minItems": 1, "items": _COUNT}}
+_COUNTEREXAMPLE = {
+    "anyOf": [
+        _object(
+            {
+                "sizes": _object(dict.fromkeys(_SIZES, _COUNT)),
+                "pattern": _NAME,
+                "seed": _COUNT,
+                "position_offset": _COUNT,
+                "picks": {"type": "object"},
+            }
+        ),
+        _object({"ids": {**_IDS, "description": "token ids of a whole model"}, "picks": {"type": "object"}}),
+    ]
+}
 
 _VALUE = {"anyOf": [{"type": "number"}, {"type": "null"}, {"enum": ["inf", "-inf", "nan"]}]}
 _ELEMENT = _object(
@@ -187,6 +193,34 @@ _VERIFY = _object(
         "not_run": {**_COUNT, "description": "cases that an interrupt left out"},
         "summary": _object(dict.fromkeys(("holds", "violated", "unchecked", "error"), _COUNT)),
     }
+)
+
+# Written for a part of a run alone, and so not required.
+_VERIFY["properties"]["shard"] = _object(
+    {
+        "number": {"type": "integer", "minimum": 1, "maximum": 1_000_000, "description": "which, counted from 1"},
+        "of": {"type": "integer", "minimum": 1, "maximum": 1_000_000, "description": "how many shards there are"},
+        "first": {**_COUNT, "description": "the number of its first case in the whole run, counted from 0"},
+        "end": {**_COUNT, "description": "the number after that of its last case"},
+        "cases": {**_COUNT, "description": "how many cases the whole run has"},
+        "plan": {**_SHA256, "description": "digest of which cases these are"},
+        "command": {**_TEXT, "description": "what repeats the whole run"},
+        "known": {
+            "type": "array",
+            "items": _object({"matched": _FLAG, "unmatched": _TEXT, "holding": {"type": "array", "items": _TEXT}}),
+            "description": "for each entry of the known-failures file, what the whole run needs to know of it",
+        },
+    },
+    description="which part of a run this is of; `blocklaws merge` joins them",
+)
+
+_VERIFY["properties"]["campaign"] = _object(
+    {
+        "first": {**_COUNT, "description": "the first seed"},
+        "held": {**_COUNT, "description": "with how many seeds, from the first on, everything that was checked held"},
+        "examples": {**_COUNT, "description": "how many examples that were"},
+    },
+    description="what a run until something fails has behind it; the cases are those of one seed",
 )
 
 _FAULT = _object(

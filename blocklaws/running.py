@@ -6,15 +6,18 @@ order of the plan, on one process or many. Must not: print.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import os
 import time
 import traceback
+import uuid
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +25,14 @@ import blocklaws
 from blocklaws import tampering
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
-from blocklaws.discovery import find_search, find_subjects, is_own
+from blocklaws.discovery import check_databases, find_search, find_subjects, is_own, registered
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
+from blocklaws.models.subject import NOT_ISOLATED, subject_of
 from blocklaws.planning import Choice, plan, properties_of, reference_subject
 from blocklaws.report import CaseResult, Report, result_of
+from blocklaws.sharding import Shard, costs, plan_digest, split
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
 from blocklaws.subjects import Subject
@@ -37,7 +42,7 @@ from blocklaws.versions import versions_of
 if TYPE_CHECKING:
     from blocklaws.isolation_process import Limits
 
-__all__ = ["Run", "make_report", "prepare", "resolve", "run_case", "run_cases", "verify"]
+__all__ = ["Run", "make_report", "prepare", "processes", "resolve", "run_case", "run_cases", "verify"]
 
 Progress = Callable[[int, int, CaseResult], None]
 
@@ -59,15 +64,20 @@ def resolve(
     subjects: list[Subject] = []
     for backend in backends:
         if isolate or (isolate is None and _guarded(backend)):
-            subjects += _isolated(backend, device, limits, wall=bool(isolate))
-            continue
+            try:
+                subjects += _isolated(backend, device, limits, wall=bool(isolate))
+                continue
+            except BackendError as error:
+                # Only the process that has imported a file knows that it builds whole models: these run here.
+                if isolate or NOT_ISOLATED not in str(error):
+                    raise
         if isinstance(backend, Subject):
             here = [backend]
         elif isinstance(backend, str):
             here = find_subjects(backend)
         else:
             label = getattr(backend, "name", None) or getattr(backend, "__name__", None) or type(backend).__name__
-            here = [Subject(backend, f"<{label}>")]  # no name that another process could find it by
+            here = [subject_of(backend, f"<{label}>")]  # no name that another process could find it by
         subjects += [subject.with_device(device) for subject in here] if device else here
     return subjects
 
@@ -86,6 +96,8 @@ def _isolated(backend: Any, device: str | None, limits: Limits | None, *, wall: 
             "to isolate "
             "it, name it: package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
         )
+    if backend.partition(":")[0] in registered("models"):
+        raise BackendError(f"backend {backend!r} builds whole models{NOT_ISOLATED}")
     return isolated(backend, device, limits, wall=wall)
 
 
@@ -158,34 +170,72 @@ class Run:
     cases: tuple[Case, ...]
     known: KnownFailures
     spec_file: str
+    numbers: range
+    """The numbers of the cases that are checked: of all, or of one shard."""
+    shard: Shard | None = None
+    token: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells this plan from others, in a worker that has planned it too; the same with another seed."""
 
     @functools.cached_property
     def versions(self) -> Mapping[str, str]:
         """Name -> version of what the run stands on."""
         return versions_of(subject.backend for subject in self.subjects)
 
-    def results(self, workers: int = 1) -> Iterator[tuple[int, list[CaseResult]]]:
+    def with_seed(self, seed: int) -> Run:
+        """Return the same run with another seed."""
+        return dataclasses.replace(
+            self, request={**self.request, "seed": seed}, choice=dataclasses.replace(self.choice, seed=seed),
+            cases=tuple(dataclasses.replace(case, seed=seed) for case in self.cases),
+        )  # fmt: skip
+
+    def results(
+        self, executor: Executor | None = None, done: Container[int] = (), until: float | None = None
+    ) -> Iterator[tuple[int, list[CaseResult]]]:
         """Yield (number of the case, its results) as the cases are done.
 
-        Raises:
-            BlocklawsError: with several workers, when a backend or the spec was given as an object.
-        """
-        if workers == 1:
-            yield from enumerate(run_cases(self.cases, self.known, self.spec_file))
-            return
-        from blocklaws.parallel import run_in_parallel
+        Args:
+            executor: where; in this process where there is none.
+            done: the numbers of cases that are left out.
+            until: when to begin no further case, by the monotonic clock.
 
-        yield from run_in_parallel(self, workers)
+        Raises:
+            BlocklawsError: with an executor, when a backend or the spec was given as an object.
+        """
+        if executor is not None:
+            from blocklaws.parallel import run_on_executor
+
+            yield from run_on_executor(self, executor, done, until)
+            return
+        left = [number for number in self.numbers if number not in done]
+        found = run_cases([self.cases[number] for number in left], self.known, self.spec_file)
+        for number in left:
+            if until is not None and time.monotonic() > until:
+                return
+            yield number, next(found)
 
     def report(self, results: Mapping[int, Sequence[CaseResult]]) -> Report:
         """Return the report of the finished cases, by their numbers; it says how many were not run."""
         ordered = [result for number in sorted(results) for result in results[number]]
         report = make_report(self.spec, self.subjects, self.choice, ordered, self.known)
         report = dataclasses.replace(report, command=run_command(self.request))
-        if left := len(self.cases) - len(results):
+        if self.shard is not None:
+            report = self._as_shard(report)
+        if left := len(self.numbers) - len(results):
             # Entries of a known-failures file that matched nothing may yet have matched.
             report = dataclasses.replace(report, not_run=left, stale=())
         return report
+
+    def _as_shard(self, report: Report) -> Report:
+        assert self.shard is not None
+        told = self.known.told(report.cases, self.choice, self.subjects)
+        shard = {
+            **dataclasses.asdict(self.shard), "first": self.numbers.start, "end": self.numbers.stop,
+            "cases": len(self.cases), "plan": plan_digest(self.cases),
+            "command": run_command({**self.request, "shard": None, "timings": None}), "known": told,
+        }  # fmt: skip
+        # That nothing matched an entry is known when all shards are.
+        stale = tuple(sentence for entry in told for sentence in entry["holding"])
+        return dataclasses.replace(report, shard=shard, stale=stale)
 
 
 def prepare(
@@ -202,8 +252,12 @@ def prepare(
     isolate: bool | None = None,
     time_limit: float | None = None,
     memory_limit: int | None = None,
+    shard: str | None = None,
+    timings: str | Path | None = None,
+    database: Sequence[str] = (),
+    spec_files: Mapping[str, bytes] | None = None,
 ) -> Run:
-    """Plan a run; the arguments are those of `verify`.
+    """Plan a run; the arguments are those of `verify`, and ``spec_files`` those of `load_spec`.
 
     Raises:
         BlocklawsError: a backend, the spec or a name could not be used.
@@ -212,10 +266,13 @@ def prepare(
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
         "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
         "known_failures": known_failures, "isolate": isolate, "time_limit": time_limit, "memory_limit": memory_limit,
+        "shard": shard, "timings": timings, "database": list(database),
     }  # fmt: skip
-    loaded = spec if isinstance(spec, Specification) else load_spec(spec)
+    part = None if shard is None else Shard.parse(shard)
+    if timings is not None and part is None:
+        raise BlocklawsError("timings split a run into shards, and no shard was asked for; leave them out")
+    loaded = spec if isinstance(spec, Specification) else load_spec(spec, spec_files)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
-    known.check(loaded)
     if isolate:
         tampering.end()
     else:
@@ -225,10 +282,15 @@ def prepare(
         raise BlocklawsError(f"while a backend was loaded: {replaced}")
     if not subjects:
         raise BlocklawsError("no backend was named; give at least one, such as 'numpy'")
+    known.check(loaded, subjects)
     choice = Choice(tuple(blocks), tuple(dtypes), tuple(invariants), profile, seed)
     cases = plan(loaded, subjects, choice)
+    if database:
+        check_databases(database)
+        cases = [dataclasses.replace(case, databases=tuple(database)) for case in cases]
     spec_file = "" if spec is None or isinstance(spec, Specification) else str(spec)
-    return Run(request, loaded, tuple(subjects), choice, tuple(cases), known, spec_file)
+    numbers = range(len(cases)) if part is None else split(costs(cases, timings), part.of)[part.number - 1]
+    return Run(request, loaded, tuple(subjects), choice, tuple(cases), known, spec_file, numbers, part)
 
 
 def _limits(time_limit: float | None, memory_limit: int | None) -> Limits:
@@ -265,9 +327,13 @@ def verify(
     device: str | None = None,
     known_failures: str | Path | None = None,
     workers: int = 1,
+    executor: Executor | None = None,
     isolate: bool | None = None,
     time_limit: float | None = None,
     memory_limit: int | None = None,
+    shard: str | None = None,
+    timings: str | Path | None = None,
+    database: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Verify backends against a spec.
@@ -281,28 +347,49 @@ def verify(
         device: where torch and jax compute.
         known_failures: a YAML file of failures that are expected.
         workers: how many processes; more than one needs backends and a spec that are named, not given as objects.
+        executor: instead of workers, any executor of the kind of `concurrent.futures`: of Dask, of mpi4py, a pool. It
+            is left as it is, and the same is needed of backends and spec.
         isolate: whether each backend runs in a process of its own, with a bound on its time and memory, which refuses
             to import what could tell an answer. None: those that are named and not blocklaws' own do, without the
             refusals; objects and blocklaws' own adapters are called here.
         time_limit: seconds for a call in a process of its own (30); a first call of its kind has four times as long.
         memory_limit: MiB of memory for such a process (8192).
+        shard: which part of the run, such as ``2/4``; `blocklaws merge` joins their reports.
+        timings: a report with the times by which the shards are made equal; the number of examples otherwise.
+        database: where counterexamples are shared with other runs, which are looked at first: folders, reports,
+            ``redis://HOST:PORT``; ``readonly:`` before one leaves it as it is.
         progress: called after each case with the number of finished cases, the number of cases, and the result.
 
     Raises:
         BlocklawsError: a backend, the spec or a name could not be used.
     """
+    if executor is not None and workers != 1:
+        raise BlocklawsError(f"workers={workers} and an executor exclude each other: the executor has its own workers")
     run = prepare(
         backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
         device=device, known_failures=known_failures, isolate=isolate, time_limit=time_limit,
-        memory_limit=memory_limit,
+        memory_limit=memory_limit, shard=shard, timings=timings, database=database,
     )  # fmt: skip
     results = {}
-    for number, found in run.results(workers):
-        results[number] = found
-        if progress is not None:
-            for result in found:
-                progress(len(results), len(run.cases), result)
+    with contextlib.nullcontext(executor) if workers == 1 else processes(workers) as place:
+        for number, found in run.results(place):
+            results[number] = found
+            if progress is not None:
+                for result in found:
+                    progress(len(results), len(run.numbers), result)
     return run.report(results)
+
+
+@contextlib.contextmanager
+def processes(workers: int) -> Iterator[Executor]:
+    """Give an executor of processes of this machine, and end them."""
+    from blocklaws.processes import Processes
+
+    executor = Processes(workers)
+    try:
+        yield executor
+    finally:
+        executor.kill()
 
 
 def make_report(

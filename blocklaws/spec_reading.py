@@ -12,7 +12,7 @@ import functools
 import hashlib
 import importlib.resources
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from blocklaws.errors import ConfigError, did_you_mean
 from blocklaws.fields import Fields, as_mapping, as_sequence
 from blocklaws.invariant_reading import choose_blocks, read_invariant
 from blocklaws.located_yaml import LocatedDict, Place, load
+from blocklaws.models.reading import read_model_fault, read_model_invariant
 from blocklaws.specification import BlockKind, Fault, Profile, Sizes, Specification, Tolerance
 
 __all__ = ["BUILT_IN", "built_in_spec", "load_spec", "read_number"]
 
 BUILT_IN = "blocklaws"
-_FILES = ("blocks", "worlds", "tolerances", "faults", "invariants")
+_FILES = ("blocks", "worlds", "tolerances", "faults", "invariants", "models")
 _SECTIONS = ("extends", "blocks", "menus", "profiles", "tolerances", "faults", "invariants")
 _BLOCK_KEYS = ("says", "source", *CHOICES, *NUMBERS, "heads", "max_positions", "by_default")
 _MAX_EXTENDS = 8
@@ -35,7 +36,7 @@ _MAX_EXTENDS = 8
 _MAX_ELEMENTS = 50_000_000
 
 
-def load_spec(name: str | Path | None = None) -> Specification:
+def load_spec(name: str | Path | None = None, files: Mapping[str, bytes] | None = None) -> Specification:
     """Read the built-in spec, or a user's spec file and everything that it extends.
 
     A file that does not say ``extends`` brings its own invariants only; the blocks, menus, profiles, tolerances and
@@ -43,12 +44,16 @@ def load_spec(name: str | Path | None = None) -> Specification:
     ``extends: other.yaml`` (a path beside the file) to those of another file. An entry with a known id replaces that
     entry.
 
+    Args:
+        name: the file; None or ``blocklaws`` for the built-in spec.
+        files: path -> content of the file and of what it extends, as another machine has them; nothing is read here.
+
     Raises:
         SpecError: a file cannot be read or says something that cannot be meant.
     """
     if name is None or str(name) == BUILT_IN:
         return built_in_spec()
-    return _read_user_file(Path(name), ())
+    return _read_user_file(Path(name), (), files)
 
 
 @functools.cache
@@ -80,8 +85,9 @@ def _shown(path: Path) -> str:
         return str(path)
 
 
-def _read_user_file(path: Path, chain: tuple[Path, ...]) -> Specification:
-    data = load(path)
+def _read_user_file(path: Path, chain: tuple[Path, ...], files: Mapping[str, bytes] | None) -> Specification:
+    content = files[str(path)] if files is not None and str(path) in files else None
+    data = load(path, content)
     place = Place(str(path), 1, 1)
     if isinstance(data, list):
         sections: Mapping[str, Any] = {"invariants": data}
@@ -99,22 +105,24 @@ def _read_user_file(path: Path, chain: tuple[Path, ...]) -> Specification:
             if Path(parent).is_absolute() or ".." in Path(parent).parts:
                 # A spec from a stranger must not read what lies elsewhere.
                 fields.refuse("extends", f"{parent!r} must be a file beside this one, or in a folder below it")
+            target = path.parent / parent
             try:
-                target = (path.parent / parent).resolve()
+                resolved = target.resolve()
             except (OSError, ValueError):  # no name that a file could have
                 fields.refuse("extends", f"{parent!r:.100} is neither 'blocklaws' nor a file beside this one")
-            if target in chain or target == path.resolve() or len(chain) >= _MAX_EXTENDS:
+            if resolved in (*chain, path.resolve()) or len(chain) >= _MAX_EXTENDS:
                 fields.refuse(
                     "extends", f"{parent!r} leads back to this file or through more than {_MAX_EXTENDS} files"
                 )
-            if not os.path.isfile(target):
+            if str(target) not in (files or {}) and not os.path.isfile(target):
                 fields.refuse("extends", f"{parent!r:.100} is neither 'blocklaws' nor a file beside this one")
-            base = _read_user_file(target, (*chain, path.resolve()))
+            base = _read_user_file(target, (*chain, path.resolve()), files)
     else:
         base = Specification(
-            base.sources, base.sha256, base.blocks, base.menus, base.profiles, base.tolerances, base.faults, {}
-        )
-    digest = hashlib.sha256(base.sha256.encode() + path.read_bytes()).hexdigest()
+            base.sources, base.sha256, base.blocks, base.menus, base.profiles, base.tolerances, base.faults, {},
+            model_faults=base.model_faults,
+        )  # fmt: skip
+    digest = hashlib.sha256(base.sha256.encode() + (path.read_bytes() if content is None else content)).hexdigest()
     return _read_sections(sections, base, (*base.sources, str(path)), digest)
 
 
@@ -153,7 +161,23 @@ def _read_sections(
     invariants = {id: dataclasses.replace(one, blocks=one.chosen_by(blocks)) for id, one in base.invariants.items()}
     for id, entry, place in _entries(sections, "invariants", at):
         invariants[id] = read_invariant(id, entry, place, blocks, tuple(tolerances), faults)
-    return Specification(sources, sha256, blocks, menus, profiles, tolerances, faults, invariants)
+    models, model_faults = {**base.models}, {**base.model_faults}
+    if "models" in sections:
+        section = _mapping(sections, "models", at)
+        taken = {*faults, *invariants}
+        for id, entry, place in _entries(section, "faults", at):
+            _refuse_taken(id, place, taken)
+            model_faults[id] = read_model_fault(id, entry, place)
+        for id, entry, place in _entries(section, "invariants", at):
+            _refuse_taken(id, place, taken)
+            models[id] = read_model_invariant(id, entry, place, model_faults)
+    return Specification(sources, sha256, blocks, menus, profiles, tolerances, faults, invariants, models, model_faults)
+
+
+def _refuse_taken(id: str, place: Place, taken: Collection[str]) -> None:
+    """Refuse an id of models that means something of blocks: `explain` and a filter would mean both."""
+    if id in taken:
+        place.refuse(f"{id!r} is an id of blocks already; give that of whole models a name of its own")
 
 
 def _mapping(sections: Mapping[str, Any], name: str, at: Any) -> LocatedDict:

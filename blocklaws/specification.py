@@ -250,6 +250,9 @@ class Specification:
     tolerances: Mapping[str, Tolerance]
     faults: Mapping[str, Fault]
     invariants: Mapping[str, Invariant]
+    models: Mapping[str, Invariant] = dataclasses.field(default_factory=dict)
+    """What must hold of whole models."""
+    model_faults: Mapping[str, Fault] = dataclasses.field(default_factory=dict)
 
     def one(self, kind: str, name: str) -> Any:
         """Return one named record of ``blocks``, ``invariants``, ``faults``, ``profiles`` or ``tolerances``.

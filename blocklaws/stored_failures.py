@@ -30,6 +30,22 @@ _ID = re.compile(r"[0-9a-f]{4,64}\Z")
 _TEXT, _INTEGER = {"type": "string", "maxLength": 4096}, {"type": "integer", "minimum": 0, "maximum": 2**63}
 _SIZE = {"type": "integer", "minimum": 0, "maximum": 65_536}
 _SIZES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
+_WORLD: Mapping[str, Any] = {
+    "required": ["sizes", "pattern", "seed", "position_offset", "picks"],
+    "additionalProperties": False,
+    "properties": {
+        "sizes": {
+            "type": "object",
+            "required": list(_SIZES),
+            "additionalProperties": False,
+            "properties": dict.fromkeys(_SIZES, _SIZE),
+        },
+        "pattern": _TEXT,
+        "seed": _INTEGER,
+        "position_offset": _INTEGER,
+        "picks": {"type": "object"},
+    },
+}
 CASE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "required": ["invariant", "block", "backend", "label", "dtype", "counterexample"],
@@ -40,20 +56,10 @@ CASE_SCHEMA: Mapping[str, Any] = {
         "isolate": {"type": "boolean"},
         "counterexample": {
             "type": "object",
-            "required": ["sizes", "pattern", "seed", "position_offset", "picks"],
-            "additionalProperties": False,
-            "properties": {
-                "sizes": {
-                    "type": "object",
-                    "required": list(_SIZES),
-                    "additionalProperties": False,
-                    "properties": dict.fromkeys(_SIZES, _SIZE),
-                },
-                "pattern": _TEXT,
-                "seed": _INTEGER,
-                "position_offset": _INTEGER,
-                "picks": {"type": "object"},
-            },
+            # Of a whole model: token ids, which its case checks.
+            "if": {"required": ["ids"]},
+            "then": {"required": ["picks"], "properties": {"ids": {"type": "array"}, "picks": {"type": "object"}}},
+            "else": _WORLD,
         },
     },
 }

@@ -62,7 +62,11 @@ def make_console(*, stderr: bool = False) -> Console:
 
 def meaning(status: int, report: Report) -> str:
     """Return what the exit status of a run means, on one line."""
-    why = "a known failure is stale" if status == 1 and not report.failures else STATUS[status]
+    why = STATUS[status]
+    if status == 1 and not report.failures:
+        why = "a known failure is stale"
+    elif status == 2 and any(case.verdict != "unchecked" for case in report.cases):
+        why = "the run was cut off"
     return why + (f"; {_count(report.not_run, 'more case')} would have been looked at" if report.not_run else "")
 
 
@@ -109,10 +113,10 @@ class Terminal:
         import blocklaws
 
         name = shown_place(run.spec_file) if run.spec_file else "blocklaws"
-        count = len({case.invariant.id for case in run.cases})
+        count = len({run.cases[number].invariant.id for number in run.numbers})
         self.prose(
             f"blocklaws {blocklaws.__version__}, spec {name} ({run.spec.sha256[:8]}), {_count(count, 'invariant')}, "
-            f"{_count(len(run.cases), 'case')}, profile {run.choice.profile}, seed {run.choice.seed}",
+            f"{_cases(run)}, profile {run.choice.profile}, seed {run.choice.seed}",
             "bold",
         )
         self.prose(f"  {', '.join(f'{package} {version}' for package, version in run.versions.items())}", "dim")
@@ -152,14 +156,29 @@ class Terminal:
 
             yield count
 
+    def seed(self, report: Report) -> None:
+        """Say that all cases of one seed are done, and none failed."""
+        if not self.quiet:
+            seconds = sum(case.seconds for case in report.cases)
+            text = Text(f"  seed {report.seed}  ").append_text(verdicts(report.cases))
+            self.line(text.append(f", {seconds:.1f} s", "dim"))
+
     @contextlib.contextmanager
-    def progress(self, cases: Sequence[Case]) -> Iterator[Callable[[int, Sequence[CaseResult]], None]]:
-        """Give a function to be called with the number of each case and its results as it is done."""
+    def progress(
+        self, cases: Sequence[Case], numbers: range, *, groups_told: bool = True
+    ) -> Iterator[Callable[[int, Sequence[CaseResult]], None]]:
+        """Give a function to be called with the number of each case and its results as it is done.
+
+        Args:
+            cases: of the whole run.
+            numbers: which of them this run checks.
+            groups_told: whether a line is printed for each backend and block as it is done.
+        """
         groups = [(case.subject.name, case.kind.name) for case in cases]
-        left = Counter(groups)
+        left = Counter(groups[number] for number in numbers)
         found: dict[tuple[str, str], list[CaseResult]] = {}
         widths = [max((cell_len(group[place]) for group in groups), default=0) for place in (0, 1)]
-        with self.counting(len(cases)) as count:
+        with self.counting(len(numbers)) as count:
             done = failed = 0
 
             def advance(number: int, results: Sequence[CaseResult]) -> None:
@@ -170,13 +189,13 @@ class Terminal:
                 group = groups[number]
                 found.setdefault(group, []).extend(results)
                 left[group] -= 1
-                if not left[group]:
+                if not left[group] and groups_told:
                     self._group(group, widths, found[group])
                 if count is not None:
                     # The case after this one is under way, unless several processes share the work.
-                    case = cases[min(number + 1, len(cases) - 1)]
+                    case = cases[min(number + 1, numbers[-1])]
                     told = f"{case.name} on {case.subject.name}, {case.kind.name}, {case.dtype}"
-                    count(done, len(cases), (f"{failed} failed; " if failed else "") + told)
+                    count(done, len(numbers), (f"{failed} failed; " if failed else "") + told)
 
             yield advance
 
@@ -290,7 +309,18 @@ class Terminal:
             if "compilations" in backend
         )
         self.prose(f"{_count(len(report.cases), 'case')}: {counts}{expected}, in {seconds:.1f} s{compiled}")
+        if report.campaign is not None and (held := report.campaign["held"]):
+            first = report.campaign["first"]
+            seeds = f"seed {first}" if held == 1 else f"seeds {first} to {first + held - 1}"
+            examples = _count(report.campaign["examples"], "example")
+            self.prose(f"with the {seeds} everything that was checked held, on {examples}")
         self.prose(f"exit status {status}: {why}", "green" if status == 0 else "bold red")
+
+
+def _cases(run: Run) -> str:
+    if run.shard is None:
+        return _count(len(run.cases), "case")
+    return f"shard {run.shard}: {len(run.numbers)} of {_count(len(run.cases), 'case')}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -2,11 +2,13 @@
 
 Must hold: the same case and seed give the same outcome and the same counterexample, in any process; an example that
 checked nothing is counted as uninformative, and too many of them make the case an error, never a pass.
-Must not: keep a database or a deadline of its own (the profile of a caller must not change a verdict).
+Must not: keep a database that nobody named, or a deadline of its own (the profile of a caller must not change a
+verdict).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import random
@@ -18,9 +20,13 @@ import hypothesis
 import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky, HypothesisWarning
+from hypothesis.strategies import SearchStrategy
 
 from blocklaws.checking import Case, Examination, Failure, Outcome, Property, nearest
 from blocklaws.failure_text import NOT_DETERMINISTIC
+from blocklaws.models.case import ModelCase
+from blocklaws.properties.databases import SharedExamples, open_databases
+from blocklaws.properties.model_runs import model_examples
 from blocklaws.properties.worlds import admissible_sizes, examples
 from blocklaws.specification import Sizes
 from blocklaws.surroundings import Surroundings
@@ -39,18 +45,44 @@ class _ProcessEnded(BaseException):
 
 def search(case: Case, property: Property) -> Outcome:
     """Look at up to ``case.budget`` examples and return the outcome."""
+    if isinstance(case, ModelCase):
+        strategy = model_examples(case)
+        return _searched(case, property, strategy, lambda: _collected(case, strategy))
     sizes = admissible_sizes(case)
     if not sizes:
         return Outcome("unchecked", "no size in the menu of this block satisfies the invariant's 'where'")
     offsets = case.abilities.offsets
+    shared = open_databases(case.databases) if case.databases and case.shrink else None
+    return _searched(
+        case, property, examples(case, sizes, offsets), lambda: _drawn(case, sizes, offsets),
+        replayed=lambda: None if shared is None else _replayed(case, property, shared, sizes, offsets),
+        keep=lambda example: None if shared is None else shared.keep(case, example),
+    )  # fmt: skip
+
+
+def _searched(
+    case: Case,
+    property: Property,
+    strategy: SearchStrategy[Example],
+    drawn: Callable[[], tuple[Example, ...]],
+    replayed: Callable[[], _Record | None] = lambda: None,
+    keep: Callable[[Example], None] = lambda example: None,
+) -> Outcome:
+    """Look at examples of a strategy; where nothing is to be shrunk, at those that were drawn before.
+
+    What other runs have found is looked at first: ``replayed`` gives the record of what fails still, and ``keep`` hands
+    on what this one finds.
+    """
     record = _Record(case, property)
     # Examples are looked at under seeded generators of `random` and NumPy; a verdict must not move the caller's.
     state, of_numpy = random.getstate(), np.random.get_state()
     try:
+        if (known := replayed()) is not None:
+            return known.outcome()
         if case.shrink:
-            _draw(case, sizes, offsets, record.look, shrink=True)
+            _draw(case, strategy, record.look, shrink=True)
         else:
-            _look_at(_drawn(case, sizes, offsets), record)
+            _look_at(drawn(), record)
     except (_Refuted, _ProcessEnded):
         pass
     except Flaky:
@@ -59,12 +91,28 @@ def search(case: Case, property: Property) -> Outcome:
     finally:
         random.setstate(state)
         np.random.set_state(of_numpy)
+    if record.failing is not None:
+        keep(record.failing)
     return record.outcome()
 
 
-def _draw(
-    case: Case, sizes: tuple[Sizes, ...], offsets: bool, look: Callable[[Example], object], *, shrink: bool
-) -> None:
+def _replayed(
+    case: Case, property: Property, shared: SharedExamples, sizes: tuple[Sizes, ...], offsets: bool
+) -> _Record | None:
+    """Look at what other runs have found; return the record of what fails still, or None where nothing does."""
+    record = _Record(case, property)
+    for value, example in shared.of(case, sizes, offsets):
+        with contextlib.suppress(_Refuted, _ProcessEnded):
+            _look_at([example], record)
+        if record.failing is not None:
+            # Where it was read only, or would be forgotten after a while, it is kept anew.
+            shared.keep(case, example)
+            return record
+        shared.forget(case, value)
+    return None
+
+
+def _draw(case: Case, strategy: SearchStrategy[Example], look: Callable[[Example], object], *, shrink: bool) -> None:
     """Draw examples and look at each, until one raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HypothesisWarning)
@@ -81,7 +129,7 @@ def _draw(
             verbosity=Verbosity.quiet,
             suppress_health_check=list(HealthCheck),
         )
-        @given(examples(case, sizes, offsets))
+        @given(strategy)
         def examined(example: Example) -> None:
             look(example)
 
@@ -101,12 +149,16 @@ def _drawn(case: Case, sizes: tuple[Sizes, ...], offsets: bool) -> tuple[Example
     multiples = tuple(sorted(case.subject.multiples.items()))
     key = (*map(id, held), case.search_seed, case.budget, sizes, multiples, offsets)
     if key not in _DRAWN:
-        found: list[Example] = []
-        _draw(case, sizes, offsets, found.append, shrink=False)
         if len(_DRAWN) >= _MOST_DRAWN:
             del _DRAWN[next(iter(_DRAWN))]
-        _DRAWN[key] = (held, tuple(found))
+        _DRAWN[key] = (held, _collected(case, examples(case, sizes, offsets)))
     return _DRAWN[key][1]
+
+
+def _collected(case: Case, strategy: SearchStrategy[Example]) -> tuple[Example, ...]:
+    found: list[Example] = []
+    _draw(case, strategy, found.append, shrink=False)
+    return tuple(found)
 
 
 def _look_at(drawn: Sequence[Example], record: _Record) -> None:
@@ -140,6 +192,11 @@ class _Record:
         self._failure: tuple[Example, Examination] | None = None
         self._first_failure = 0
         self.flaky = False
+
+    @property
+    def failing(self) -> Example | None:
+        """The failing example that is kept."""
+        return self._failure[0] if self._failure is not None else None
 
     def look(self, example: Example) -> None:
         """Examine one example; raise when it fails."""

@@ -7,7 +7,8 @@ drawn).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from blocklaws.expressions import evaluate
 from blocklaws.specification import Pick, Sizes
 from blocklaws.worlds import Example, Recipe, few_lengths
 
-__all__ = ["admissible_sizes", "examples"]
+__all__ = ["admissible_sizes", "could_draw", "examples"]
 
 # How often each pattern is drawn. The first is what a counterexample shrinks towards; hostile patterns share a third.
 _WEIGHTS = {
@@ -81,7 +82,7 @@ def _changes_length(case: Case) -> bool:
     )
 
 
-def _partitions(count: int, step: int) -> list[list[int]]:
+def partitions(count: int, step: int) -> list[list[int]]:
     """Return ways to split a count into consecutive parts: single steps, a prompt and single steps, or a few chunks.
 
     The lengths are few (1, a half, all but one, all), because each is a shape of its own to a backend that compiles.
@@ -101,6 +102,20 @@ def _partitions(count: int, step: int) -> list[list[int]]:
     return [[part * step for part in split if part > 0] for split in splits]
 
 
+def _count(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> int:
+    """Return of how many an arrangement is."""
+    assert pick.high is not None
+    count = int(evaluate(pick.high, _scope(case, sizes, picks), case.tolerance))
+    if not 1 <= count <= _LONGEST:
+        raise BlocklawsError(f"{pick.place}: {pick.arrangement} of {count}, but must be of 1 to {_LONGEST:,}")
+    return count
+
+
+def _offsets(case: Case, sizes: Sizes) -> tuple[int, ...]:
+    last = case.kind.config(sizes).max_positions - sizes.T
+    return (0, 0, 1, min(5, last), min(100, last), last)
+
+
 class _Strategies:
     """What the examples of one case are drawn from, each made once: a strategy costs more to make than to draw from."""
 
@@ -118,8 +133,7 @@ class _Strategies:
 
     def position_offset(self, sizes: Sizes) -> st.SearchStrategy[int]:
         """Return offsets near and far, zero the most often."""
-        last = self._case.kind.config(sizes).max_positions - sizes.T
-        return self._once(("", sizes), lambda: st.sampled_from((0, 0, 1, min(5, last), min(100, last), last)))
+        return self._once(("", sizes), lambda: st.sampled_from(_offsets(self._case, sizes)))
 
     def pick(self, pick: Pick, sizes: Sizes, picks: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         """Return the values of a pick in a world of some sizes, after the picks before it."""
@@ -134,13 +148,10 @@ class _Strategies:
             return st.sampled_from(pick.choices)
         if pick.arrangement is None:
             return st.sampled_from(_range(case, sizes, pick, picks))
-        assert pick.high is not None
-        count = int(evaluate(pick.high, _scope(case, sizes, picks), case.tolerance))
-        if not 1 <= count <= _LONGEST:
-            raise BlocklawsError(f"{pick.place}: {pick.arrangement} of {count}, but must be of 1 to {_LONGEST:,}")
+        count = _count(case, sizes, pick, picks)
         if pick.arrangement == "permutation":
             return st.permutations(range(count))
-        return st.sampled_from(_partitions(count, case.subject.multiples.get("T", 1))).map(list)
+        return st.sampled_from(partitions(count, case.subject.multiples.get("T", 1))).map(list)
 
 
 @st.composite
@@ -158,3 +169,35 @@ def _example(draw: st.DrawFn, strategies: _Strategies, case: Case, offsets: bool
 def examples(case: Case, sizes: tuple[Sizes, ...], offsets: bool) -> st.SearchStrategy[Example]:
     """Draw an example of a case; shrinks towards the smallest sizes, small integers, seed 0 and offset 0."""
     return _example(_Strategies(case, sizes), case, offsets)
+
+
+def could_draw(case: Case, sizes: Sequence[Sizes], offsets: bool, example: Example) -> bool:
+    """Whether `examples` could draw an example: one that comes from elsewhere must show nothing that a draw cannot."""
+    recipe = example.recipe
+    if recipe.sizes not in sizes or recipe.pattern not in case.invariant.worlds or not 0 <= recipe.seed < 2**32:
+        return False
+    if recipe.position_offset not in (_offsets(case, recipe.sizes) if offsets else (0,)):
+        return False
+    if {pick.name for pick in case.invariant.picks} != set(example.picks):
+        return False
+    earlier: dict[str, Any] = {}
+    for pick in case.invariant.picks:
+        value = example.picks[pick.name]
+        if not _could_pick(case, recipe.sizes, pick, earlier, value):
+            return False
+        earlier[pick.name] = value
+    return True
+
+
+def _could_pick(case: Case, sizes: Sizes, pick: Pick, earlier: Mapping[str, Any], value: Any) -> bool:
+    if pick.choices:
+        # As JSON has them: true is not 1, and a list of a spec's file is a list.
+        return json.dumps(value) in [json.dumps(choice) for choice in pick.choices]
+    if pick.arrangement is None:
+        return type(value) is int and value in _range(case, sizes, pick, earlier)
+    if not isinstance(value, list) or not all(type(entry) is int for entry in value):
+        return False
+    count = _count(case, sizes, pick, earlier)
+    if pick.arrangement == "permutation":
+        return sorted(value) == list(range(count))
+    return value in partitions(count, case.subject.multiples.get("T", 1))

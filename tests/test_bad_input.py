@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from faces_support import SPEC, invoke, write_right, write_spec, write_wrong
 
-REGISTERED = "jax, numpy, torch"
+REGISTERED = "jax, numpy, torch, tiny-models, transformers-models"
 KINDS_OF_NAMES = "package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
 
 

@@ -46,7 +46,9 @@ def test_help_lists_every_command() -> None:
     done = invoke("--help")
     assert done.exit_code == 0
     listed = [line.split()[0] for line in done.output.split("Commands:\n")[1].splitlines()]
-    assert listed == ["verify", "list", "explain", "replay", "compare", "trace", "new-backend", "schema", "faults"]
+    assert listed == [
+        *("verify", "merge", "list", "explain", "replay", "compare", "trace", "new-backend", "schema", "faults")
+    ]
     for command in listed:
         assert invoke(command, "-h").exit_code == 0
 
@@ -214,7 +216,9 @@ def test_ctrl_c_in_a_process_of_its_own(folder: Path, workers: str) -> None:
 def test_list_shows_everything_of_a_kind(kind: str) -> None:
     """Fails when something in the spec cannot be found by its name."""
     lines = invoke("list", kind).output.splitlines()
-    assert [line.split()[0] for line in lines] == list(getattr(built_in_spec(), kind))
+    spec = built_in_spec()
+    of_models = {"invariants": spec.models, "faults": spec.model_faults}.get(kind, {})
+    assert [line.split()[0] for line in lines] == [*getattr(spec, kind), *of_models]
     assert all(len(line.split()) > 3 for line in lines), "each has its sentence"
 
 

@@ -32,13 +32,16 @@ from blocklaws.running import verify
 from blocklaws.spec_reading import load_spec
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = ("writing-a-backend", "writing-an-invariant", "reading-a-failure", "specs", "reports")
+PAGES = (
+    "writing-a-backend", "writing-an-invariant", "reading-a-failure", "specs", "reports", "parallel",
+    "in-your-repository",
+)  # fmt: skip
 
 _BLOCK = re.compile(
     r"(?:<!-- (?P<mark>\w+)(?:: (?P<name>[\w./-]+))? -->\n)?```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.M | re.S
 )
 _HEAD = "extends: blocklaws\ninvariants:\n  - id: mine\n    says: A rule of mine.\n"
-_RUNS = ("blocklaws", "pytest", "cp", "cat")
+_RUNS = ("blocklaws", "pytest", "python", "cp", "cat")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Typed:
     @property
     def status(self) -> int:
         """The exit status that goes with what is shown."""
-        if told := re.findall(r"^exit status (\d)", self.shown, re.M):
+        if told := re.findall(r"^exit status (\d+)", self.shown, re.M):
             return int(told[-1])
         if re.search(r"^blocklaws: ", self.shown, re.M):
             return 2

@@ -38,6 +38,9 @@ NOT_RUN = {
     "python -m venv": "makes an environment; tests/test_packaging.py does that",
     ". .venv": "changes the reader's shell",
     "source .venv": "changes the reader's shell",
+    "dask ": "starts what runs until it is ended; tests/test_schedulers.py does that",
+    "blocklaws verify torch jax --scheduler": "needs what was started; tests/test_schedulers.py has it",
+    "mpiexec ": "needs MPI; tests/test_schedulers.py runs it where there is one",
 }
 
 #: What the copy does not need.

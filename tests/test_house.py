@@ -17,10 +17,13 @@ import pytest
 
 #: room -> top-level modules, beside the standard library and itself, that all of its files may import.
 ROOMS = {
-    "blocklaws": {"click", "jinja2", "jsonschema", "markupsafe", "ml_dtypes", "numpy", "pytest", "rich", "yaml"},
+    "blocklaws": {
+        *("click", "jinja2", "jsonschema", "markupsafe", "ml_dtypes", "numpy", "pytest", "rich", "yaml"),
+        *("distributed", "mpi4py"),
+    },
     "spec": set[str](),
     "backends": {"ml_dtypes", "numpy"},
-    "properties": {"hypothesis", "ml_dtypes", "numpy", "pytest"},
+    "properties": {"hypothesis", "ml_dtypes", "numpy", "pytest", "redis"},
 }
 
 #: adapter -> what it alone may import on top; a name in FRAMEWORKS only where importing the adapter does not import it.
@@ -31,6 +34,8 @@ ADAPTERS = {
     "mapped": {"equinox", "flax", "jax", "keras", "mlx", "torch"},
     "mappings": set[str](),
     "composed": {"equinox", "flax", "jax"},
+    "tiny_models": set[str](),
+    "transformers_models": {"torch", "transformers"},
 }
 
 FRAMEWORKS = {
@@ -47,6 +52,9 @@ FRAMEWORKS = {
     "torch",
     "transformers",
 }
+
+#: What runs cases elsewhere, or keeps their examples: imported by one module, when somebody names it.
+ENGINES = {"distributed", "mpi4py", "redis"}
 
 #: Folders at the root that are not rooms: nothing that is installed may import them.
 OTHER_FOLDERS = {"benchmarks", "conformance", "docs", "examples", "tests"}
@@ -124,6 +132,8 @@ def complaint(found: Import, *, room: str, adapter: str | None, is_package_file:
     allowed = ROOMS[room] | (ADAPTERS.get(adapter, set()) if adapter else set())
     if top not in allowed:
         return f"is not among what {room}/{adapter or ''} may import: {sorted(allowed)}"
+    if top in ENGINES and found.at_import:
+        return "is imported as soon as its module is; import it in the function that somebody asked for"
     if top in FRAMEWORKS and found.at_import and is_package_file:
         return "is imported as soon as the adapter is named; import it in a module or function that is used later"
     return None
@@ -182,6 +192,9 @@ def test_spec_is_data_alone(root: Path) -> None:
         ("blocklaws/engine.py", "import importlib\nimportlib.import_module('jax.numpy')", "may import"),
         ("blocklaws/engine.py", "import hypothesis", "may import"),
         ("blocklaws/engine.py", "import typing\nif typing.TYPE_CHECKING:\n    import torch", "may import"),
+        ("blocklaws/engine.py", "import distributed", "as soon as its module is"),
+        ("blocklaws/engine.py", "from mpi4py import MPI", "as soon as its module is"),
+        ("properties/kind.py", "import redis", "as soon as its module is"),
         ("properties/kind.py", "from blocklaws.backends import on_numpy", "never imports"),
         ("properties/kind.py", "import blocklaws.spec", "never imports"),
         ("properties/kind.py", "import torch", "may import"),

@@ -475,11 +475,14 @@ def test_a_place_that_cannot_be_written_is_refused_first(tmp_path: Path, command
 # --- parts ---
 
 
-@pytest.mark.parametrize("placement", ["pre", "post"])
-def test_a_diagram_shows_both_streams_without_colour(placement: str) -> None:
+@pytest.mark.parametrize(
+    ("placement", "residual"),
+    [("pre", "sequential"), ("post", "sequential"), ("inside", "sequential"), ("pre", "parallel")],
+)
+def test_a_diagram_shows_both_streams_without_colour(placement: str, residual: str) -> None:
     """Fails when paths, branches and additions can be told apart by colour alone, or a stage is missing."""
     states = dict(zip(STAGES[1:], ["within", "first", *["outside"] * 6, "unseen", "suspect"], strict=True))
-    picture = parsed(str(block_diagram(placement, states, "d"))).one("svg")
+    picture = parsed(str(block_diagram({"placement": placement, "residual": residual}, states, "d"))).one("svg")
     boxes = {group.all("text")[0].text: group for group in picture.all("g", class_="stage")}
     assert set(boxes) == set(STAGES[1:])
     for stage, group in boxes.items():
@@ -489,6 +492,7 @@ def test_a_diagram_shows_both_streams_without_colour(placement: str) -> None:
     assert len(picture.all("path", class_="identity")) >= 2
     assert len(picture.all("path", class_="branch")) >= 6
     described = picture.one("desc").text
+    assert ("both branches read the input" in described) is (residual == "parallel")
     assert all(f"{stage} is {STATES[state][1]}" in described or stage == STAGES[1] for stage, state in states.items())
     # Everything lies inside of the picture.
     width, height = (float(value) for value in picture.attributes["viewbox"].split()[2:])

@@ -15,7 +15,19 @@ from typing import Any
 
 import pytest
 
-FRAMEWORKS = ["equinox", "flax", "hypothesis", "jax", "jaxlib", "keras", "mlx", "tensorflow", "torch", "transformers"]
+FRAMEWORKS = [
+    "distributed",
+    "equinox",
+    "flax",
+    "hypothesis",
+    "jax",
+    "jaxlib",
+    "keras",
+    "mlx",
+    "tensorflow",
+    "torch",
+    "transformers",
+]
 
 #: An exit status that a crash cannot produce, so that a crash is not taken for a heavy import or for a light one.
 CAUGHT = 33

@@ -410,6 +410,7 @@ class TestManners:
             block.forward(x, seed)
             block.trace(x, seed)
             block.gradients(x, x, seed)
+            block.forward_each(x, {"attention.query": np.stack([block.parameters()["attention.query"]] * 2)}, seed)
             cache = None
             for _ in range(5):
                 _, cache = block.forward_cached(x, cache)
@@ -417,6 +418,7 @@ class TestManners:
         # The first chunk finds an empty cache of the shape that the later ones find.
         assert {name: after[name] - before[name] for name in after} == {
             "forward": 1,
+            "forward_each": 1,
             "trace": 1,
             "gradients": 1,
             "forward_cached": 1,
@@ -436,11 +438,11 @@ class TestManners:
         assert set(made.values()) == {1}
         assert report.backends[0]["compilations"] == len(made)
         paths = Counter(program.path for program in made)
-        # The eight shapes of the menu. A trace: of a printed example, and of two other epsilons at three tokens.
+        # The nine shapes of the menu. A trace: of a printed example, and of two other epsilons at three tokens.
         # Forward: of one sequence, of a part of the tokens, of no sequence, of two printed examples, of the same bytes
         # in another shape, and of four other configs at one number of tokens. A cache: chunks of all tokens, of all
         # but one, of half, of one. Gradients: those of the menu.
-        bounds = {"forward": 8 + 22, "trace": 8 + 3, "gradients": 8, "forward_cached": 18}
+        bounds = {"forward": 9 + 23, "trace": 9 + 3, "gradients": 9, "forward_cached": 21}
         assert {path: count for path, count in paths.items() if count > bounds[path]} == {}, paths
 
     @pytest.mark.parametrize(("seconds", "kept"), [(None, True), ("0", True), ("600", False)])

@@ -1,4 +1,4 @@
-"""The further choices in the NumPy block, against one that is written number by number, and by hand where that is short.
+"""The further choices in the NumPy block, against one written number by number, and by hand where that is short.
 
 Must hold: what is expected here is computed by loops over Python numbers, from docs/mathematics.md, and shares no line
 with the block.

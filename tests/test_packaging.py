@@ -8,6 +8,7 @@ the dependencies of the one that runs the tests, and blocklaws comes from the wh
 from __future__ import annotations
 
 import email
+import os
 import re
 import shutil
 import sysconfig
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_docs_examples import follow
 
 #: room -> the name it is installed under.
 ROOMS = {
@@ -223,3 +225,34 @@ def test_an_editable_installation_works_from_a_folder_of_any_name(
         refused = run(folder / "python", "-c", f"import {room}", cwd=copy)
         assert refused.returncode == 1
         assert f"blocklaws.{room}" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_repository_of_ones_own(
+    run: Any, python: Any, wheel: Path, environment: Callable[[], Path], tmp_path: Path
+) -> None:
+    """Fails when what docs/in-your-repository.md says does not work from an installed wheel, in somebody's folder."""
+    folder = environment()
+    install(python, folder, wheel)
+    # The path entry brings the modules of the dependencies and not their scripts.
+    script = folder / "pytest"
+    script.write_text(
+        f"#!{folder / 'python'}\nimport sys\nimport pytest\nsys.exit(pytest.main())\n",
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\naddopts = ["--strict-markers", "--strict-config"]\nfilterwarnings = ["error"]\n',
+        encoding="utf-8",
+    )
+
+    def run_here(command: str, *arguments: str, **options: Any) -> Any:
+        options["env"]["PATH"] = os.pathsep.join([str(folder), os.environ["PATH"]])
+        return run(folder / command, *arguments, **options)
+
+    problems = follow("in-your-repository", repository, run_here)
+    assert not problems, "\n\n".join(problems)
+    where = run(folder / "python", "-c", "import blocklaws; print(blocklaws.__file__)", cwd=repository)
+    assert Path(where.stdout.strip()).is_relative_to(folder.parent)

@@ -1,22 +1,30 @@
-"""Several processes give what one gives.
+"""Several processes, and any executor, give what one process gives.
 
-Must hold: verdicts, counterexamples and order are the same; a process that dies costs its own case only; what cannot
-be sent to another process is refused before anything runs.
+Must hold: verdicts, counterexamples and order are the same; a process that dies costs its own case only, and nothing
+where somebody else killed it; what cannot be sent to another process is refused before anything runs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import multiprocessing
 import os
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faces_support import invoke, write_broken, write_right, write_spec, write_wrong
+from faces_support import invoke, write_broken, write_known, write_right, write_spec, write_wrong
 
 import blocklaws
-from blocklaws.parallel import _Queue
+from blocklaws.processes import ProcessEnded, Processes, Queue
 from blocklaws.running import prepare
+from blocklaws.tasks import check, job_of
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +59,7 @@ def test_a_process_that_dies_costs_its_own_case(folder: Path) -> None:
     wrong = write_wrong(
         folder, "import os; os._exit(7) if len(x) == 2 else None; return self.right(x, position_offset)"
     )
-    status, found, output = cases(folder, wrong, "--block", "llama", "--workers", "2")
+    status, found, output = cases(folder, wrong, "--block", "llama", "--no-isolate", "--workers", "2")
     assert status == 1
     assert [case["verdict"] for case in found] == ["error", "unchecked", "error"]
     assert {case["reason"] for case in found if case["verdict"] == "error"} == {
@@ -68,7 +76,7 @@ def test_workers_have_one_thread_each_and_leave_the_environment(folder: Path, mo
     monkeypatch.setenv("MKL_NUM_THREADS", "2")
     change = "import os; raise ValueError([os.environ.get(name) for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS')])"
     before = dict(os.environ)
-    _, found, _ = cases(folder, write_wrong(folder, change), "--block", "llama", "--workers", "2")
+    _, found, _ = cases(folder, write_wrong(folder, change), "--block", "llama", "--no-isolate", "--workers", "2")
     assert found[0]["reason"].startswith("forward raised ValueError: ['1', '2'] ")
     assert {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} == {
         name: value for name, value in before.items() if not name.startswith("PYTEST")
@@ -91,25 +99,185 @@ def test_objects_cannot_be_sent() -> None:
         blocklaws.verify("numpy", spec=blocklaws.load_spec(), workers=2)
 
 
-def test_every_case_is_given_once_and_groups_stay_together(folder: Path) -> None:
-    """Fails when a case is lost or run twice, or a worker compiles what another one has compiled."""
-    run = prepare([write_right(folder)], spec="spec.yaml", blocks=["llama", "gpt"])
-    queue, workers = _Queue(run), [object(), object()]
-    given: dict[int, list[int]] = {0: [], 1: []}
+@pytest.mark.slow
+def test_a_process_that_somebody_kills_costs_nothing(folder: Path) -> None:
+    """Fails when the memory's guardian, or an administrator, changes a verdict by ending a process once."""
+    # The first process to come here is gone, as if it had been killed from outside; the second one goes on.
+    once = """import os, pathlib, signal
+        if not (been := pathlib.Path("been")).exists():
+            been.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.right(x, position_offset)"""
+    wrong = write_wrong(folder, once)
+    several = cases(folder, wrong, "--block", "llama", "--no-isolate", "--workers", "2")
+    assert (folder / "been").exists()
+    assert several[:2] == cases(folder, wrong, "--block", "llama", "--no-isolate")[:2]
+    assert several[0] == 0
+
+
+class Sent(Executor):
+    """An executor that does at once, in this thread, what its pickled task says: nothing else can have been sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.sent.append(pickle.dumps((fn, args, kwargs)))
+        done, given, named = pickle.loads(self.sent[-1])
+        try:
+            future.set_result(pickle.loads(pickle.dumps(done(*given, **named))))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def told(report: blocklaws.Report) -> dict[str, Any]:
+    """Return a report without its times."""
+    data = report.as_dict()
+    for case in data["cases"]:
+        case["seconds"] = 0
+    return data
+
+
+def test_any_executor_gives_what_one_process_gives(folder: Path) -> None:
+    """Fails when where a case runs can be told from the report, or a task is no plain data."""
+    given = {"spec": "spec.yaml", "blocks": ["llama"], "dtypes": ["float32"], "profile": "quick"}
+    write_known(folder, "no-look-ahead")
+    backends = (write_broken(folder), write_right(folder))
+    for more in ({}, {"known_failures": "known.yaml"}):
+        one = blocklaws.verify(*backends, **given, **more)
+        sent = Sent()
+        assert told(blocklaws.verify(*backends, **given, **more, executor=sent)) == told(one)
+        assert len(sent.sent) == len(one.cases) == 6
+        assert max(map(len, sent.sent)) < 4000, "a task names what a worker finds by itself"
+    with ThreadPoolExecutor(3) as threads:
+        assert told(blocklaws.verify(*backends, **given, **more, executor=threads)) == told(one)
+    assert one.failures == ()
+    assert "VIOLATED" in str(blocklaws.verify(*backends, **given))
+
+
+@pytest.mark.slow
+def test_a_worker_in_another_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Fails when a worker that was started elsewhere finds other files, or tells other places."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (folder / "mine.yaml").write_text("extends: spec.yaml\n", encoding="utf-8")
+    given = {"spec": "mine.yaml", "blocks": ["llama"], "dtypes": ["float32"], "profile": "quick"}
+    one = blocklaws.verify(write_broken(folder), **given)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), os.chdir, (elsewhere,)) as executor:
+        assert told(blocklaws.verify("broken.py:Backend", **given, executor=executor)) == told(one)
+    assert [case.location for case in one.failures] == ["spec.yaml:6"]
+
+
+def test_the_spec_is_sent_and_not_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when a worker on another machine would need the spec's files, or reads other ones of the same name."""
+    (folder / "mine.yaml").write_text("extends: spec.yaml\n", encoding="utf-8")
+    job = job_of(prepare(["numpy"], spec="mine.yaml", blocks=["llama"], profile="quick"))
+    assert list(job.spec_files) == ["spec.yaml", "mine.yaml"]
+    (folder / "spec.yaml").write_text("invariants: []\n", encoding="utf-8")
+    (folder / "mine.yaml").unlink()
+    spec = blocklaws.load_spec("mine.yaml", job.spec_files)
+    assert (spec.sha256, list(spec.invariants)) == (job.spec, ["no-look-ahead", "gradient-is-finite", "same-shape"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"spec": "0" * 64}, "the spec is 1ad4d6b3 here and 00000000 in the run; give both one"),
+        ({"versions": {"blocklaws": "0.0.9"}}, f"a worker has blocklaws {blocklaws.__version__}, not 0.0.9; python "),
+        ({"host": "other"}, "case 0 is 'no-look-ahead-llama-right-float64', and 'x' was asked for (on the worker "),
+    ],
+)
+def test_a_worker_that_would_run_something_else_refuses(folder: Path, change: dict[str, Any], told: str) -> None:
+    """Fails when verdicts of another spec, another version or another case get into a report."""
+    job = job_of(prepare([write_right(folder)], spec="spec.yaml", blocks=["llama"], profile="quick"))
+    if host := change.pop("host", ""):
+        change["home"] = (host, 1)
+    with pytest.raises(blocklaws.BlocklawsError) as caught:
+        check(dataclasses.replace(job, **change), 0, "x", True)
+    assert told.replace("1ad4d6b3", job.spec[:8]) in str(caught.value)
+
+
+def test_an_executor_that_breaks_is_one_line(folder: Path) -> None:
+    """Fails when a pool that a crash has broken ends in a traceback, or in verdicts about cases that never ran."""
+    wrong = write_wrong(folder, "import os; os._exit(3)")
+    with (
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor,
+        pytest.raises(blocklaws.BlocklawsError, match=r"^the executor is gone \(BrokenProcessPool: .*\), and with it"),
+    ):
+        blocklaws.verify(wrong, spec="spec.yaml", blocks=["llama"], executor=executor, isolate=False)
+    with ThreadPoolExecutor(1) as executor:
+        pass
+    with pytest.raises(blocklaws.BlocklawsError, match=r"^the executor is gone \(RuntimeError: cannot schedule new"):
+        blocklaws.verify(wrong, spec="spec.yaml", blocks=["llama"], executor=executor, isolate=False)
+    with pytest.raises(blocklaws.BlocklawsError, match="workers=2 and an executor exclude each other"):
+        blocklaws.verify(wrong, workers=2, executor=executor)
+
+
+@pytest.mark.slow
+def test_processes_are_an_executor() -> None:
+    """Fails when a task is lost, an exception stays where it was raised, or an end is not told."""
+    processes = Processes(2)
+    try:
+        assert sorted(processes.map(abs, range(-20, 0))) == list(range(1, 21))
+        with pytest.raises(ValueError, match="invalid literal"):
+            processes.submit(int, "x").result()
+        with pytest.raises(ProcessEnded, match=r"^ended with exit status 5$"):
+            processes.submit(os._exit, 5).result()
+        with pytest.raises(Exception, match="pickle"):
+            processes.submit(lambda: 1).result()
+        with pytest.raises(TypeError, match="an answer cannot be sent"):
+            processes.submit(threading.Lock).result()
+        sleeping = processes.submit(time.sleep, 600)
+        waiting = [processes.submit(time.sleep, 600) for _ in range(4)]
+        assert processes.submit(abs, -1).cancel()
+        while not sleeping.running():
+            time.sleep(0.01)
+    finally:
+        processes.kill()
+    assert isinstance(sleeping.exception(), ProcessEnded)
+    assert sum(future.cancelled() for future in waiting) >= 3, "one of them may have begun"
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        processes.submit(abs, 1)
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_so(folder: Path, python: Any) -> None:
+    """Fails when a script whose workers run it again hangs, or begins processes without end."""
+    right = write_right(folder)
+    call = f"import blocklaws\nblocklaws.verify({right!r}, spec='spec.yaml', blocks=['llama'], workers=2)\n"
+    (folder / "script.py").write_text(call, encoding="utf-8")
+    done = python("script.py", cwd=folder)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "blocklaws.errors.BlocklawsError: a worker process cannot begin (it ended with exit status 1); a script that "
+        'verifies with several workers does so below `if __name__ == "__main__":`, since each worker imports it'
+    )
+    guarded = "import blocklaws\nif __name__ == '__main__':\n    " + call.splitlines()[1] + "\n"
+    (folder / "script.py").write_text(guarded, encoding="utf-8")
+    assert python("script.py", cwd=folder).returncode == 0
+
+
+def test_every_task_is_given_once_and_groups_stay_together() -> None:
+    """Fails when a task is lost or given twice, or a worker compiles what another one has compiled."""
+    queue, given = Queue(), ([], [])  # type: tuple[Queue, tuple[list[str], list[str]]]
+    for task in ("a1", "a2", "a3", "b1", "b2", "b3", "c1"):
+        queue.add(task[0], task)
     turn = 0
-    while (number := queue.next(workers[turn % 2])) is not None:  # type: ignore[arg-type]
-        given[turn % 2].append(number)
+    while (task := queue.next(turn % 2)) is not None:
+        given[turn % 2].append(task)
         turn += 1
-    assert sorted(given[0] + given[1]) == list(range(len(run.cases)))
-    assert given[0][:3] == [0, 1, 2]
-    assert given[1][:3] == [3, 4, 5]
+    assert given[0][:3] == ["a1", "a2", "a3"]
+    assert given[1][:3] == ["b1", "b2", "b3"]
+    assert sorted(given[0] + given[1]) == ["a1", "a2", "a3", "b1", "b2", "b3", "c1"]
 
 
-def test_an_idle_worker_takes_half_of_what_is_left(folder: Path) -> None:
+def test_an_idle_worker_takes_half_of_what_is_left() -> None:
     """Fails when one worker is left with everything while the others wait."""
-    run = prepare([write_right(folder)], spec="spec.yaml", blocks=["llama"], dtypes=["float64"])
-    queue, busy, idle = _Queue(run), object(), object()
-    assert queue.next(busy) == 0  # type: ignore[arg-type]
-    assert queue.next(idle) == 2  # type: ignore[arg-type]
-    assert queue.next(busy) == 1  # type: ignore[arg-type]
-    assert queue.next(busy) is None  # type: ignore[arg-type]
+    queue = Queue()
+    for task in range(1, 6):
+        queue.add("", task)
+    assert queue.next("busy") == 1
+    assert queue.next("idle") == 4
+    assert [queue.next("busy"), queue.next("busy")] == [2, 3]
+    assert [queue.next("busy"), queue.next("busy"), queue.next("idle")] == [5, None, None]

@@ -150,6 +150,22 @@ class JaxBlock:
             stages, _ = self.steps.block(self.operands, jax.numpy.asarray(x), jax.numpy.asarray(offset))
             return np.array(stages["output"])
 
+    def forward_each(self, x: Any, parameters: Mapping[str, Any], position_offset: int = 0) -> Array:
+        """Return the output of each sequence under parameters of its own: ``parameters`` has name -> [batch, *shape].
+
+        What is not named is this block's. One call stands for many blocks, of which central differences take hundreds.
+        Refusals as for `forward`.
+        """
+        x, offset = self.arguments(x, position_offset)
+        each: dict[str, Any] = {
+            name: np.asarray(parameters[name], self.dtype)
+            if name in parameters
+            else np.broadcast_to(np.asarray(value), (len(x), *value.shape))
+            for name, value in self.operands.items()
+        }
+        with compiled.precise():
+            return np.array(compiled.forward_each(self.steps, self.placed(each), x, offset))
+
     def names(self) -> tuple[str, ...]:
         """Return the parameters' names, in canonical order."""
         return tuple(parameter_shapes(self.config))

@@ -36,6 +36,7 @@ __all__ = [
     "compilations",
     "forward",
     "forward_cached",
+    "forward_each",
     "gradients",
     "precise",
     "programs",
@@ -114,7 +115,7 @@ def programs() -> Counter[Program]:
 
 def compilations() -> dict[str, int]:
     """Return function name -> how many of its programs were compiled in this process."""
-    counts = dict.fromkeys(("forward", "trace", "gradients", "forward_cached"), 0)
+    counts = dict.fromkeys(("forward", "forward_each", "trace", "gradients", "forward_cached"), 0)
     for program, times in _programs.items():
         counts[program.path] += times
     return counts
@@ -165,6 +166,18 @@ def forward(steps: Steps, parameters: Parameters, x: jax.Array, offset: jax.Arra
     """Return the output [B, T, d_model] of x [B, T, d_model]; offset is an int32 scalar."""
     _count("forward", steps, x)
     return steps.block(parameters, x, offset)[0]["output"]
+
+
+@compile_once
+def forward_each(steps: Steps, parameters: Parameters, x: jax.Array, offset: jax.Array) -> jax.Array:
+    """Return the output of each sequence of x under parameters of its own, each [B, *shape]."""
+    _count("forward_each", steps, x)
+
+    def one(its: Parameters, row: jax.Array) -> jax.Array:
+        return steps.block(its, row[None], offset)[0]["output"][0]
+
+    output: jax.Array = jax.vmap(one)(parameters, x)
+    return output
 
 
 @compile_once

@@ -93,7 +93,7 @@ class NumpyBlock(AttentionSteps, FeedForwardSteps):
     def attention_half(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
         """Return ``x + MHA(norm(x))`` (pre), ``norm(x + MHA(x))`` (post) or ``x + norm(MHA(x))`` (inside)."""
         value, normed, pullback = self.half(
-            x, self.attention_norm, partial(self.attention, call=call), self.add_attention
+            x, self.attention_norm, lambda n: self.attention(n, call), self.add_attention
         )
         call.stages.update(attention_norm=normed, after_attention=value)
         return value, pullback
@@ -101,7 +101,7 @@ class NumpyBlock(AttentionSteps, FeedForwardSteps):
     def feed_forward_half(self, x: Stream, call: Call) -> tuple[Stream, Pullback]:
         """Return ``x + FFN(norm(x))`` (pre), ``norm(x + FFN(x))`` (post) or ``x + norm(FFN(x))`` (inside)."""
         value, normed, pullback = self.half(
-            x, self.feed_forward_norm, partial(self.feed_forward_seen, call=call), self.add_feed_forward
+            x, self.feed_forward_norm, lambda n: self.feed_forward_seen(n, call), self.add_feed_forward
         )
         call.stages.update(feed_forward_norm=normed, output=value)
         return value, pullback

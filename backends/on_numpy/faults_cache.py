@@ -5,8 +5,6 @@ Must hold: ``forward``, ``trace`` and ``gradients`` are those of the right block
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from blocklaws.backends.on_numpy.block import NumpyBlock
 from blocklaws.backends.on_numpy.cache import Call, KeyValueCache, KeyValues
 from blocklaws.backends.on_numpy.fault_registry import fault

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from blocklaws.backends.on_torch.arrays import NUMPY_DTYPES, Array, to_numpy, to_tensor
 from blocklaws.backends.on_torch.cache import KeyValueCache
@@ -139,6 +140,33 @@ class TorchBlock:
 
         x, offset = self._checked_input(x, position_offset)
         return self.emitted(run_way(way, self.module, self.received(x), Pass(offset)))
+
+    def forward_each(self, x: Array, parameters: Mapping[str, Array], position_offset: int = 0) -> Array | None:
+        """Return the output of each sequence under parameters of its own: ``parameters`` has name -> [batch, *shape].
+
+        One call stands for many blocks, of which central differences take hundreds. None where `torch.vmap` cannot
+        follow the block, as where a step reads values to decide. Refuses as `forward` does.
+        """
+        x, offset = self._checked_input(x, position_offset)
+        paths = {id(value): path for path, value in self.module.named_parameters()}
+        given = {
+            paths[id(value)]: to_tensor(
+                np.swapaxes(parameters[name], -1, -2) if turned else parameters[name], self.device
+            )
+            for name, value, turned in self.module.canonical_parameters()
+            if name in parameters
+        }
+
+        def one(row: torch.Tensor, its: dict[str, torch.Tensor]) -> torch.Tensor:
+            y: torch.Tensor = torch.func.functional_call(self.module, its, (row[None], Pass(offset)))
+            return y[0]
+
+        try:
+            # The fused kernels of attention have no rule for `torch.vmap`, and would be called a sequence at a time.
+            with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+                return self.emitted(torch.vmap(one)(self.received(x), given))
+        except RuntimeError:
+            return None
 
     def received(self, x: Array) -> torch.Tensor:
         """Return the input as a tensor of its own, on the device."""

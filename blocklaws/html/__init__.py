@@ -12,11 +12,11 @@ from typing import Any
 
 from blocklaws.html.failures import leads, shown_failures
 from blocklaws.html.kills import kill_view
-from blocklaws.html.reading import report_from
 from blocklaws.html.rendering import render
 from blocklaws.html.traces import trace_views
 from blocklaws.html.verdicts import verdict_view
 from blocklaws.report import Report
+from blocklaws.report_restoring import report_from
 from blocklaws.terminal import STATUS
 
 __all__ = ["faults_page", "report_from", "trace_page", "verify_page"]

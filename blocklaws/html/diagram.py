@@ -7,7 +7,9 @@ stage that a block does not show.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -97,7 +99,7 @@ def _joined(drawing: _Drawing, bottom: int) -> int:
     return y
 
 
-def _pre(drawing: _Drawing) -> int:
+def _pre(drawing: _Drawing, beside: bool = False) -> int:
     y = 50
     drawing.dashed(f"M{_STREAM} {y}H{_MIDDLE}V{y + 10}")
     drawing.box("attention_norm", y + 12)
@@ -106,10 +108,32 @@ def _pre(drawing: _Drawing) -> int:
     drawing.solid(20, first - 11)
     drawing.on_stream("after_attention", first + 20)
     y = first + 64
-    drawing.dashed(f"M{_STREAM} {y}H{_MIDDLE}V{y + 10}")
+    # Beside the attention branch, the other one starts where that does.
+    start = f"M{_STREAM} 50H{_STREAM + 18}V{y}" if beside else f"M{_STREAM} {y}"
+    drawing.dashed(f"{start}H{_MIDDLE}V{y + 10}")
     drawing.box("feed_forward_norm", y + 12)
     drawing.dashed(f"M{_MIDDLE} {y + 12 + _HIGH}V{y + 60}")
     drawing.box("feed_forward_branch", y + 62)
+    second = _joined(drawing, y + 62 + _HIGH)
+    drawing.solid(first + 11, second - 11)
+    drawing.on_stream("output", second + 20)
+    drawing.solid(second + 11, second + 58)
+    return second + 62
+
+
+def _inside(drawing: _Drawing) -> int:
+    drawing.dashed(f"M{_STREAM} 50H{_MIDDLE}", arrow=False)
+    branch = _attention(drawing, 64)
+    drawing.dashed(f"M{_MIDDLE} {branch}V{branch + 20}")
+    drawing.box("attention_norm", branch + 22)
+    first = _joined(drawing, branch + 22 + _HIGH)
+    drawing.solid(20, first - 11)
+    drawing.on_stream("after_attention", first + 20)
+    y = first + 64
+    drawing.dashed(f"M{_STREAM} {y}H{_MIDDLE}V{y + 10}")
+    drawing.box("feed_forward_branch", y + 12)
+    drawing.dashed(f"M{_MIDDLE} {y + 12 + _HIGH}V{y + 60}")
+    drawing.box("feed_forward_norm", y + 62)
     second = _joined(drawing, y + 62 + _HIGH)
     drawing.solid(first + 11, second - 11)
     drawing.on_stream("output", second + 20)
@@ -135,18 +159,33 @@ def _post(drawing: _Drawing) -> int:
     return second + 98
 
 
-def block_diagram(placement: str, states: Mapping[str, str], name: str) -> Markup:
+#: Placement -> where a norm stands, in a sentence and in a title.
+_NORMS = {
+    "pre": ("first in each branch", "in the branches"),
+    "post": ("after each addition", "after the additions"),
+    "inside": ("last in each branch", "between branches and additions"),
+}
+
+
+def block_diagram(config: Mapping[str, Any], states: Mapping[str, str], name: str) -> Markup:
     """Return the diagram of one block.
 
     Args:
-        placement: ``pre`` or ``post``, where the norms stand.
+        config: its ``placement`` says where the norms stand, its ``residual`` what the second branch reads.
         states: stage -> one of `STATES`; a stage that is missing is drawn without a mark.
         name: a word for the ids of the page, different for each diagram.
     """
     drawing = _Drawing(states)
-    height = (_post if placement == "post" else _pre)(drawing)
+    placement, beside = str(config["placement"]), config.get("residual") == "parallel"
+    draws: dict[str, Callable[[_Drawing], int]] = {
+        "pre": partial(_pre, beside=beside),
+        "post": _post,
+        "inside": _inside,
+    }
+    height = draws[placement](drawing)
     told = "; ".join(f"{stage} is {STATES[state][1]}" for stage, state in states.items() if STATES[state][1])
-    norms = "after each addition" if placement == "post" else "first in each branch"
+    norms, title = _NORMS[placement]
+    norms += "; both branches read the input" if beside else ""
     described = (
         "From top to bottom: the input, the attention branch and its addition to the stream, the feed-forward branch "
         f"and its addition, the output; a norm stands {norms}." + (f" {told[:1].upper()}{told[1:]}." if told else "")
@@ -158,7 +197,7 @@ def block_diagram(placement: str, states: Mapping[str, str], name: str) -> Marku
         '<defs><marker id="{0}-a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path class="head" d="M0 0L8 4L0 8z"/></marker></defs>'
         '<circle class="dot" cx="{5}" cy="20" r="4"/><text x="{6}" y="24">input</text>'
-    ).format(name, _WIDTH, height, "after the additions" if placement == "post" else "in the branches", described,
+    ).format(name, _WIDTH, height, title, described,
              _STREAM, _STREAM + 12)  # fmt: skip
     lines = Markup("".join(drawing.lines).replace("#arrow", f"#{escape(name)}-a"))
     return start + lines + Markup("").join(drawing.boxes) + Markup("</svg>")

@@ -180,7 +180,7 @@ def _failure(anchor: str, result: CaseResult, report: Report, cause: Cause | Non
         experiments=tuple(result.how.removeprefix("narrowed: ").split("; ")) if _is_narrowed(result) else (),
         stages=stages if [row for row in stages if row.row["shape"] is not None][:-1] else stages[-1:],
         note=table["note"],
-        diagram=block_diagram(str(result.config["placement"]), states, f"{anchor}-d") if _drawn(result) else Markup(),
+        diagram=block_diagram(result.config, states, f"{anchor}-d") if _drawn(result) else Markup(),
         first=mapped[0] if mapped else None,
         sides=_sides(anchor, mapped[0]) if mapped else (),
         after=tuple(mapped[1:]),
@@ -196,7 +196,7 @@ def _failure(anchor: str, result: CaseResult, report: Report, cause: Cause | Non
 
 
 def _drawn(result: CaseResult) -> bool:
-    return result.config.get("placement") in ("pre", "post")
+    return result.config.get("placement") in ("pre", "post", "inside")
 
 
 def stage_rows(anchor: str, rows: Sequence[Mapping[str, Any]], first: str | None) -> tuple[StageRow, ...]:

@@ -57,7 +57,7 @@ def _view(anchor: str, data: Mapping[str, Any]) -> TraceView:
         shown=len([row for row in stages if row.state != "unseen"]) > 1,
         stages=stages,
         note=table["note"],
-        diagram=block_diagram(data["config"]["placement"], {row.stage: row.state for row in stages}, f"{anchor}-d"),
+        diagram=block_diagram(data["config"], {row.stage: row.state for row in stages}, f"{anchor}-d"),
         weights=weights_of_both(anchor, weights) if weights else (),
         weights_where=where(weights) if weights else "",
         config=config_text(data["config"]),

@@ -13,7 +13,7 @@ from typing import Any
 from blocklaws.errors import BlocklawsError
 from blocklaws.report import VERDICTS, CaseResult, Report
 
-__all__ = ["report_from"]
+__all__ = ["report_from", "result_from"]
 
 _FIELDS = {field.name: field for field in dataclasses.fields(CaseResult)}
 _REQUIRED = tuple(name for name, field in _FIELDS.items() if field.default is field.default_factory)
@@ -36,7 +36,7 @@ def report_from(data: Any, source: str = "the report") -> Report:
             seed=data["seed"],
             profile=data["profile"],
             backends=tuple(data["backends"]),
-            cases=tuple(_case(case, f"{source}: cases[{number}]") for number, case in enumerate(cases)),
+            cases=tuple(result_from(case, f"{source}: cases[{number}]") for number, case in enumerate(cases)),
             stale=tuple(data.get("stale_known_failures", ())),
             invariants=tuple(data.get("invariants", ())),
             meanings={
@@ -45,12 +45,20 @@ def report_from(data: Any, source: str = "the report") -> Report:
             },
             versions=data.get("versions", {}),
             command=data.get("command", ""),
+            not_run=data.get("not_run", 0),
+            shard=data.get("shard"),
+            campaign=data.get("campaign"),
         )
     except KeyError as missing:
         raise BlocklawsError(f"{source}: is no report of `blocklaws verify` (it has no {missing})") from None
 
 
-def _case(data: Any, source: str) -> CaseResult:
+def result_from(data: Any, source: str) -> CaseResult:
+    """Return the result that ``CaseResult.as_dict`` gave ``data`` for.
+
+    Raises:
+        BlocklawsError: the data is no case of a report.
+    """
     if not isinstance(data, Mapping) or (absent := [name for name in _REQUIRED if name not in data]):
         lacks = ", ".join(absent) if isinstance(data, Mapping) else "every key"
         raise BlocklawsError(f"{source}: is no case of a report (it lacks {lacks})")
