@@ -292,7 +292,8 @@ def test_every_fault_of_a_further_choice_misses_some_numbers() -> None:
     import yaml
 
     entries = yaml.safe_load(files("blocklaws.spec").joinpath("faults.yaml").read_text("utf-8"))
-    listed = {entry["id"] for entry in entries if entry["family"] == "further-choices"}
+    # What a cache does with a window is told with the caches.
+    listed = {entry["id"] for entry in entries if entry["family"] == "further-choices" or entry["id"] in IN_THE_CACHE}
     assert {*IN_THE_CACHE, *(fault for worked in WORKED.values() for fault in worked.faults)} == listed
 
 

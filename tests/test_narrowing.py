@@ -230,7 +230,9 @@ def test_a_mistake_of_some_sizes_is_not_taken_for_what_hides_it(
     """Fails when a part is blamed because the fault is not to be seen in the sizes that are left without it."""
     found = told(fault, block, dtype)
     assert found is not None
-    assert stage in found.stages, found
+    # With the norms after the additions the second norm's stage is the output itself.
+    same = {stage, "output"} if stage == "feed_forward_norm" and block == "original" else {stage}
+    assert same & set(found.stages), found
     assert len(found.stages) <= 5
 
 

@@ -38,6 +38,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def reported(name: str = "report.json") -> dict[str, Any]:
     """Return a report that was written, without its times."""
     report: dict[str, Any] = json.loads(Path(name).read_text(encoding="utf-8"))
+    # Which folder a file of the built-in spec is shown in depends on where it was first read.
+    report["spec"]["sources"] = [Path(source).name for source in report["spec"]["sources"]]
     for case in report["cases"]:
         case["seconds"] = 0
     return report
