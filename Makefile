@@ -86,6 +86,7 @@ format: $(test_stamp)
 	@$(TEST)/bin/python -m ruff check --fix .
 
 bench: $(test_stamp)
+	@$(TEST)/bin/python $(PIP_INSTALL) -e ".[bench]"
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(TEST)/bin/python "$$script" $(ARGS); done
 
 conformance: $(test_stamp)

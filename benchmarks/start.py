@@ -1,0 +1,87 @@
+"""What it costs to begin: the help, a first look, the plugin in a pytest run that does not use it, and memory.
+
+Each is a whole process, started anew. What is compared takes turns, so that a busy machine slows both sides alike, and
+medians are told. Memory is the peak of one process that verifies all it is asked to.
+
+    python benchmarks/start.py [--repeat N] [--backends "numpy torch jax"]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+PYTHON = sys.executable
+#: A name that pytest knows the plugin by.
+PLUGIN = "blocklaws.pytest_plugin"
+
+
+def run(arguments: Sequence[str], folder: str = ".") -> tuple[float, float]:
+    """Run a process; return its seconds and the MiB it held at most.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        [PYTHON, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert process.stderr is not None
+    complaint = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - begin
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: status {process.returncode}: {complaint.decode()[-500:]}")
+    return seconds, usage.ru_maxrss / 1024
+
+
+def turns(sides: Sequence[Sequence[str]], repeat: int, folder: str = ".") -> list[float]:
+    """Return the median seconds of each of some processes that take turns."""
+    for side in sides:
+        run(side, folder)  # files are read from the disk once
+    taken = [[run(side, folder)[0] for side in sides] for _ in range(repeat)]
+    return [statistics.median(times) for times in zip(*taken, strict=True)]
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--backends", default="numpy torch jax", help="of the last measure of memory")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    asked = parse(arguments)
+    bare, click, help_ = turns((("-c", ""), ("-c", "import click"), ("-m", "blocklaws", "--help")), asked.repeat)
+    print(
+        f"blocklaws --help                          {help_:.3f} s   (python alone {bare:.3f}, with click {click:.3f})"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "test_foreign.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
+        own = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_foreign.py")
+        with_it, without = turns((own, (*own, "-p", f"no:{PLUGIN}")), asked.repeat, folder)
+        print(
+            f"a pytest run that does not use the plugin {with_it:.3f} s   ({1000 * (with_it - without):+.0f} ms; "
+            f"{without:.3f} s without the plugin)"
+        )
+    quick = ("-m", "blocklaws", "verify", "numpy", "--profile", "quick", "--no-progress")
+    found = [run(quick) for _ in range(3)]
+    print(f"blocklaws verify numpy --profile quick    {statistics.median(seconds for seconds, _ in found):.2f} s")
+    for backends in ("numpy", asked.backends):
+        seconds, memory = run(("-m", "blocklaws", "verify", *backends.split(), "--no-progress"))
+        print(f"blocklaws verify {backends:<24} {seconds:.1f} s, one process, at most {memory:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()
