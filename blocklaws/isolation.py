@@ -23,6 +23,7 @@ from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError
 from blocklaws.isolation_process import Limits, WorkerEnded, WorkerProcess
 from blocklaws.isolation_wire import Message, Packer, WireError, unpack
+from blocklaws.models.subject import BuildsModels
 from blocklaws.subjects import Subject
 from blocklaws.surroundings import left_elsewhere
 
@@ -83,7 +84,8 @@ class IsolatedBackend:
         if "backends" not in answer:
             self._process.close()
             self._process = None
-            raise BackendError(str(answer.get("refused") or answer.get("raised") or "the worker gave no answer"))
+            refused = BuildsModels if answer.get("models") is True else BackendError
+            raise refused(str(answer.get("refused") or answer.get("raised") or "the worker gave no answer"))
         return answer
 
     @property

@@ -25,7 +25,7 @@ from blocklaws.config import BlockConfig
 from blocklaws.discovery import find_subjects, registered
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.isolation_wire import Packer, WireError, receive, send, span, unpack
-from blocklaws.models.subject import NOT_ISOLATED, only_blocks
+from blocklaws.models.subject import NOT_ISOLATED, BuildsModels, only_blocks
 from blocklaws.subjects import Subject
 from blocklaws.surroundings import Surroundings
 from blocklaws.worlds import World
@@ -104,7 +104,7 @@ class _Worker:
         except BlockRaised as error:
             answer = {"raised": [error.call, str(error)]}
         except BlocklawsError as error:
-            answer = {"refused": str(error)}
+            answer = {"refused": str(error), "models": isinstance(error, BuildsModels)}
         except WireError as error:
             answer = {"raised": [header["call"], f"{header['call']} returned what cannot be sent: {error}"]}
         except KeyboardInterrupt as error:

@@ -29,7 +29,7 @@ from blocklaws.discovery import check_databases, find_search, find_subjects, is_
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
-from blocklaws.models.subject import NOT_ISOLATED, subject_of
+from blocklaws.models.subject import NOT_ISOLATED, BuildsModels, subject_of
 from blocklaws.planning import Choice, plan, properties_of, reference_subject
 from blocklaws.report import CaseResult, Report, result_of
 from blocklaws.sharding import Shard, costs, plan_digest, split
@@ -67,9 +67,9 @@ def resolve(
             try:
                 subjects += _isolated(backend, device, limits, wall=bool(isolate))
                 continue
-            except BackendError as error:
+            except BuildsModels:
                 # Only the process that has imported a file knows that it builds whole models: these run here.
-                if isolate or NOT_ISOLATED not in str(error):
+                if isolate:
                     raise
         if isinstance(backend, Subject):
             here = [backend]
@@ -97,7 +97,7 @@ def _isolated(backend: Any, device: str | None, limits: Limits | None, *, wall: 
             "it, name it: package.module:attribute, path/to/file.py:attribute, or a mapping file (.yaml)"
         )
     if backend.partition(":")[0] in registered("models"):
-        raise BackendError(f"backend {backend!r} builds whole models{NOT_ISOLATED}")
+        raise BuildsModels(f"backend {backend!r} builds whole models{NOT_ISOLATED}")
     return isolated(backend, device, limits, wall=wall)
 
 

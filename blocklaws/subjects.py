@@ -23,6 +23,22 @@ __all__ = ["Subject"]
 _MULTIPLES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
 
 
+def made(backend: Any, label: str) -> Any:
+    """Return a backend that was given as an object, or an object of the class that was given.
+
+    Raises:
+        BackendError: the class cannot be called without arguments.
+    """
+    if not inspect.isclass(backend):
+        return backend
+    try:
+        return backend()
+    except BaseException as error:
+        raise BackendError(
+            f"backend {label!r}: {raised('its class', error)}; it must be made without arguments"
+        ) from None
+
+
 class Subject:
     """A backend under verification.
 
@@ -37,14 +53,7 @@ class Subject:
 
     def __init__(self, backend: Any, label: str) -> None:
         self.label = label
-        if inspect.isclass(backend):
-            try:
-                backend = backend()
-            except BaseException as error:
-                raise BackendError(
-                    f"backend {label!r}: {raised('its class', error)}; it must be made without arguments"
-                ) from None
-        self.backend = backend
+        self.backend = backend = made(backend, label)
         self.is_function = not hasattr(backend, "build") and callable(backend) and not hasattr(backend, "forward")
         if not self.is_function and not callable(getattr(backend, "build", None)):
             hint = (

@@ -41,6 +41,9 @@ def _set_numpy_random(state: tuple[Any, bytes]) -> None:
         ctypes.memmove(generator.ctypes.state_address, words, len(words))
 
 
+_TORCH_BEGINS = "torch.float32"
+
+
 def _working_directory() -> str:
     try:
         return os.getcwd()
@@ -53,16 +56,18 @@ def _set_working_directory(folder: str) -> None:
         os.chdir(folder)
 
 
-def _torch_default() -> Any:
-    # Read where a backend has loaded it; nothing is imported for this.
+def _torch_default() -> str:
+    # Read where a backend has loaded it; nothing is imported for this, and until then it is what torch begins with.
     torch = sys.modules.get("torch")
-    return torch.get_default_dtype() if torch is not None and hasattr(torch, "get_default_dtype") else None
+    return (
+        str(torch.get_default_dtype()) if torch is not None and hasattr(torch, "get_default_dtype") else _TORCH_BEGINS
+    )
 
 
-def _set_torch_default(dtype: Any) -> None:
+def _set_torch_default(dtype: str) -> None:
     torch = sys.modules.get("torch")
-    if torch is not None and dtype is not None:
-        torch.set_default_dtype(dtype)
+    if torch is not None:
+        torch.set_default_dtype(getattr(torch, dtype.removeprefix("torch.")))
 
 
 #: What -> how it is read, and how it is put back.
@@ -106,10 +111,6 @@ class Surroundings:
             was, now = self._was[name], read()
             if now == was:
                 continue
-            if was is None:  # loaded since
-                was = sys.modules["torch"].float32
-                if now == was:
-                    continue
             put_back(was)
             if name == _DRAWN_BY_IMPORTS and len(sys.modules) > self._modules:
                 continue

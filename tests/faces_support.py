@@ -6,8 +6,10 @@ that a change of the built-in spec changes no expected text here.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner, Result
 
@@ -99,6 +101,29 @@ def write_spec(folder: Path, text: str = SPEC, name: str = "spec.yaml") -> str:
     """Write a spec; return its name."""
     (folder / name).write_text(text, encoding="utf-8")
     return name
+
+
+def timeless(name: str = "report.json", seconds: float = 0) -> dict[str, Any]:
+    """Return a report from its file, with the same time for each case."""
+    data: dict[str, Any] = json.loads(Path(name).read_text(encoding="utf-8"))
+    for case in data["cases"]:
+        case["seconds"] = seconds
+    return data
+
+
+def placeless(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a report as it is wherever the built-in spec was first read, which decides what folder is shown."""
+    sources = [Path(source).name for source in report["spec"]["sources"]]
+    return {**report, "spec": {**report["spec"], "sources": sources}}
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return every place in some data of a file, outermost first: the keys and indices that lead there."""
+    found = [path] if path else []
+    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in entries:
+        found += places(value, (*path, key))
+    return found
 
 
 def scrubbed(text: str) -> str:

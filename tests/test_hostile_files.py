@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from faces_support import places
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -114,15 +115,6 @@ def read(kind: str, content: bytes, folder: Path) -> bool:
     file = folder / "bad.yaml"
     file.write_bytes(content)
     return not refused(lambda: KINDS[kind][1](file))
-
-
-def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return every place in some data."""
-    found = [path] if path else []
-    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in entries:
-        found += places(value, (*path, key))
-    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)

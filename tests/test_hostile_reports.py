@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from faces_support import invoke, write_broken, write_right, write_spec
+from faces_support import invoke, places, write_broken, write_right, write_spec
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from report_support import killed, verified
@@ -63,22 +63,13 @@ def checked(done: Result) -> Result:
     return done
 
 
-def paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return every place in some JSON."""
-    found = [path] if path else []
-    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in entries:
-        found += paths(value, (*path, key))
-    return found
-
-
 def mutant(data: st.DataObject, report: Any) -> Any:
     """Return a report in which a few places hold something else, or are gone."""
     for _ in range(data.draw(st.integers(1, 3), label="changes")):
-        places = paths(report)
+        everywhere = places(report)
         # The reports have few keys at the top and many below: choose a depth first.
-        depth = data.draw(st.integers(1, max(map(len, places))))
-        path = data.draw(st.sampled_from([place for place in places if len(place) <= depth]), label="place")
+        depth = data.draw(st.integers(1, max(map(len, everywhere))))
+        path = data.draw(st.sampled_from([place for place in everywhere if len(place) <= depth]), label="place")
         holder = report
         for part in path[:-1]:
             holder = holder[part]
@@ -86,7 +77,7 @@ def mutant(data: st.DataObject, report: Any) -> Any:
             del holder[path[-1]]
         else:
             holder[path[-1]] = data.draw(ODD, label="value")
-        if not paths(report):
+        if not places(report):
             break
     return report
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cluster_support import ALLOWED_MPI, dask_cluster
-from faces_support import invoke, write_broken, write_known, write_right, write_spec, write_wrong
+from faces_support import invoke, placeless, timeless, write_broken, write_known, write_right, write_spec, write_wrong
 
 Data = dict[str, Any]
 RUN = ("--spec", "spec.yaml", "--block", "llama", "--profile", "quick", "--seed", "3")
@@ -76,13 +76,9 @@ WAYS: dict[str, Callable[..., None]] = {
 
 
 def read(seconds: float = 0) -> Data:
-    """Return the report, without its times."""
-    data: Data = json.loads(Path("report.json").read_text(encoding="utf-8"))
+    """Return the report, with the same time for each case, and remove it."""
+    data = placeless(timeless(seconds=seconds))
     Path("report.json").unlink()
-    # Which folder a file of the built-in spec is shown in depends on where it was first read.
-    data["spec"]["sources"] = [Path(source).name for source in data["spec"]["sources"]]
-    for case in data["cases"]:
-        case["seconds"] = seconds
     return data
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces_support import invoke, write_broken, write_known, write_right, write_spec
+from faces_support import invoke, timeless, write_broken, write_known, write_right, write_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,14 +31,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_spec(tmp_path)
     return tmp_path
-
-
-def read(name: str) -> Data:
-    """Return a report from its file, without its times."""
-    data: Data = json.loads(Path(name).read_text(encoding="utf-8"))
-    for case in data["cases"]:
-        case["seconds"] = 0
-    return data
 
 
 def write_shards(of: int, *arguments: str) -> list[str]:
@@ -124,16 +116,16 @@ def test_the_merged_report_is_that_of_the_whole_run(folder: Path) -> None:
         whole = invoke("verify", *backends, *QUICK, *more, "--json", "whole.json", "--junit", "whole.xml")
         shards = write_shards(4, *backends, *more)
         merged = invoke("merge", *reversed(shards), "--json", "merged.json", "--html", "m.html", "--markdown", "m.md")
-        assert read("merged.json") == read("whole.json")
+        assert timeless("merged.json") == timeless("whole.json")
         assert merged.exit_code == whole.exit_code == 1
         assert merged.stderr == ""
         assert "VIOLATED no-look-ahead: backend broken, block llama, float64" in merged.stdout or more
         assert Path("m.html").stat().st_size > 10_000
-        assert "shard" not in read("merged.json")
-    assert len(read("merged.json")["stale_known_failures"]) > 4
+        assert "shard" not in timeless("merged.json")
+    assert len(timeless("merged.json")["stale_known_failures"]) > 4
     assert read_report("shard-1.json").data["shard"]["of"] == 4
     # What a shard says repeats the shard.
-    assert read("shard-2.json")["command"].endswith("--known-failures known.yaml --shard 2/4 --no-isolate")
+    assert timeless("shard-2.json")["command"].endswith("--known-failures known.yaml --shard 2/4 --no-isolate")
 
 
 def test_a_shard_of_which_nothing_can_be_checked_does_not_fail(folder: Path) -> None:

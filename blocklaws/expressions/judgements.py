@@ -124,8 +124,8 @@ def _factor(times: Value) -> float:
     return float(times)
 
 
-def _bound(context: Context, x: Array, y: Array) -> Array:
-    return context.tolerance.atol + context.tolerance.rtol * _row_scale(x, y)
+def _bound(context: Context, x: Array, y: Array, least: Array | float = 0.0) -> Array:
+    return context.tolerance.atol + context.tolerance.rtol * np.maximum(_row_scale(x, y), least)
 
 
 def _close(context: Context, a: Value, b: Value, factor: float, least: Array | None) -> Judgement:
@@ -133,12 +133,11 @@ def _close(context: Context, a: Value, b: Value, factor: float, least: Array | N
     if isinstance(pair, Judgement):
         return pair
     x, y = np.broadcast_arrays(*pair)
-    bound = _bound(context, x, y)
-    if least is not None:
-        if least.shape != bound.shape:
-            raise EvaluationError(f"terms have rows of {least.shape[:-1]}, and what is compared of {bound.shape[:-1]}")
-        bound = np.maximum(bound, context.tolerance.atol + context.tolerance.rtol * least)
-    return judge_elements(context, x, y, _difference(x, y), factor * bound)
+    if least is None:
+        return judge_elements(context, x, y, _difference(x, y), factor * _bound(context, x, y))
+    if (rows := x.shape[:-1]) != least.shape[:-1] or x.ndim != least.ndim:
+        raise EvaluationError(f"terms have rows of {least.shape[:-1]}, and what is compared of {rows}")
+    return judge_elements(context, x, y, _difference(x, y), factor * _bound(context, x, y, least))
 
 
 @function(weight=4)

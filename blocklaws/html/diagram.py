@@ -111,9 +111,15 @@ def _pre(drawing: _Drawing, beside: bool = False) -> int:
     # Beside the attention branch, the other one starts where that does.
     start = f"M{_STREAM} 50H{_STREAM + 18}V{y}" if beside else f"M{_STREAM} {y}"
     drawing.dashed(f"{start}H{_MIDDLE}V{y + 10}")
-    drawing.box("feed_forward_norm", y + 12)
+    return _second_half(drawing, first, "feed_forward_norm", "feed_forward_branch")
+
+
+def _second_half(drawing: _Drawing, first: int, upper: str, lower: str) -> int:
+    """Draw the two boxes of the feed-forward branch, its addition and the output; return where the drawing ends."""
+    y = first + 64
+    drawing.box(upper, y + 12)
     drawing.dashed(f"M{_MIDDLE} {y + 12 + _HIGH}V{y + 60}")
-    drawing.box("feed_forward_branch", y + 62)
+    drawing.box(lower, y + 62)
     second = _joined(drawing, y + 62 + _HIGH)
     drawing.solid(first + 11, second - 11)
     drawing.on_stream("output", second + 20)
@@ -131,14 +137,7 @@ def _inside(drawing: _Drawing) -> int:
     drawing.on_stream("after_attention", first + 20)
     y = first + 64
     drawing.dashed(f"M{_STREAM} {y}H{_MIDDLE}V{y + 10}")
-    drawing.box("feed_forward_branch", y + 12)
-    drawing.dashed(f"M{_MIDDLE} {y + 12 + _HIGH}V{y + 60}")
-    drawing.box("feed_forward_norm", y + 62)
-    second = _joined(drawing, y + 62 + _HIGH)
-    drawing.solid(first + 11, second - 11)
-    drawing.on_stream("output", second + 20)
-    drawing.solid(second + 11, second + 58)
-    return second + 62
+    return _second_half(drawing, first, "feed_forward_branch", "feed_forward_norm")
 
 
 def _post(drawing: _Drawing) -> int:

@@ -13,14 +13,18 @@ import numpy as np
 
 from blocklaws.built import BlockRaised, raised, to_array
 from blocklaws.errors import BackendError, BlocklawsError, missing_module
-from blocklaws.subjects import Subject
+from blocklaws.subjects import Subject, made
 
-__all__ = ["BuiltModel", "ModelSubject", "only_blocks", "subject_of"]
+__all__ = ["BuildsModels", "BuiltModel", "ModelSubject", "only_blocks", "subject_of"]
 
 #: The name of the model of a backend that names none.
 ONLY = "model"
 #: What is said of models where a backend is to be isolated.
 NOT_ISOLATED = ", which cannot be isolated; leave --isolate out"
+
+
+class BuildsModels(BackendError):
+    """A backend of whole models was given where blocks are built."""
 
 
 def subject_of(backend: Any, label: str) -> Subject:
@@ -32,10 +36,10 @@ def only_blocks(subject: Subject, why: str) -> Subject:
     """Return a subject that builds blocks.
 
     Raises:
-        BackendError: it builds whole models; ``why`` says what that means for the call.
+        BuildsModels: it builds whole models; ``why`` says what that means for the call.
     """
     if isinstance(subject, ModelSubject):
-        raise BackendError(f"backend {subject.name!r} builds whole models{why}")
+        raise BuildsModels(f"backend {subject.name!r} builds whole models{why}")
     return subject
 
 
@@ -116,14 +120,7 @@ class ModelSubject(Subject):
 
     def __init__(self, backend: Any, label: str) -> None:
         self.label = label
-        if inspect.isclass(backend):
-            try:
-                backend = backend()
-            except BaseException as error:
-                raise BackendError(
-                    f"backend {label!r}: {raised('its class', error)}; it must be made without arguments"
-                ) from None
-        self.backend = backend
+        self.backend = backend = made(backend, label)
         self.is_function = False
         self.name = self._name()
         self.dtypes = self._dtypes()
@@ -181,14 +178,14 @@ class ModelSubject(Subject):
         """
         if self._built is None or self._built[0] != (model, dtype):
             try:
-                made = self.backend.build_model(model, dtype)
+                model_built = self.backend.build_model(model, dtype)
             except BlocklawsError:
                 raise
             except ModuleNotFoundError as error:
                 raise BackendError(f"backend {self.label!r}: {missing_module(error)}") from None
             except BaseException as error:
                 raise raised("build_model", error) from None
-            if not callable(getattr(made, "logits", None)):
-                raise BlockRaised("build_model", f"returned a {type(made).__name__} without a logits method")
-            self._built = ((model, dtype), BuiltModel(made))
+            if not callable(getattr(model_built, "logits", None)):
+                raise BlockRaised("build_model", f"returned a {type(model_built).__name__} without a logits method")
+            self._built = ((model, dtype), BuiltModel(model_built))
         return self._built[1]
