@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from cluster_support import until
-from faces_support import invoke, write_broken, write_known, write_right, write_spec, write_wrong
+from faces_support import invoke, timeless, write_broken, write_known, write_right, write_spec, write_wrong
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,20 +41,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def read(name: str = "report.json") -> Data:
-    """Return a report from its file, without its times."""
-    data: Data = json.loads(Path(name).read_text(encoding="utf-8"))
-    for case in data["cases"]:
-        case["seconds"] = 0
-    return data
-
-
 def verified(*arguments: str) -> tuple[int, Data]:
     """Run the command; return its status and its report."""
     Path("report.json").unlink(missing_ok=True)
     done = invoke("verify", *arguments, "--json", "report.json")
     assert done.stderr == ""
-    return done.exit_code, read()
+    return done.exit_code, timeless()
 
 
 # --- killed, and resumed ---
@@ -299,8 +291,13 @@ def test_until_something_fails(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_campaign_that_is_killed_goes_on(folder: Path) -> None:
     """Fails when seeds that held are looked at again, or forgotten, because a run was killed."""
-    # It fails when it is told to, so that the test decides how far it comes.
-    told = "import os; return self.right(x, position_offset) * (float('nan') if os.path.exists('fail') else 1)"
+    # It waits once two seeds are kept, and fails when it is told to, so that the test decides how far it comes: were it
+    # killed a little later, the cases that see the failure could be kept already.
+    told = (
+        "import os, pathlib, time; state = pathlib.Path('state'); fails = os.path.exists('fail'); "
+        "time.sleep(0 if fails or not state.exists() or b'{\"seeds\": 2' not in state.read_bytes() else 60); "
+        "return self.right(x, position_offset) * (float('nan') if fails else 1)"
+    )
     arguments = (write_wrong(folder, told), *LLAMA, "--until-failure", "--resume", "state")
     command = [sys.executable, "-m", "blocklaws", "verify", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -321,7 +318,7 @@ def test_an_end_of_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = invoke("verify", right, *LLAMA, "--max-time", "0.000001", "--json", "report.json")
     assert done.exit_code == 130
     assert done.stdout.endswith("exit status 130: interrupted; 6 more cases would have been looked at\n")
-    assert read()["not_run"] == 6
+    assert timeless()["not_run"] == 6
 
     def ticking(step: float) -> None:
         now = iter(range(10**9))
