@@ -3,7 +3,7 @@
 Without options a small measure is made and printed. `docs/power.md` was made with matrices that had been measured
 before (`blocklaws faults numpy --claims --seeds 30 --seed 1000 --json numpy.json`), since those take long:
 
-    python benchmarks/power.py --matrix numpy.json --matrix torch.json --full full.json --alarms numpy=20 --write
+    python benchmarks/power.py --matrix numpy.json --matrix torch.json --full full.json --alarms alarms.jsonl --write
 
 `--write` puts the tables between the two marks of docs/power.md; the text around them is written by hand.
 """
@@ -13,17 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import alarms
 import yaml
 
-import blocklaws
 from blocklaws.kill_matrix import run_faults
-from blocklaws.processes import cores, pool
 from blocklaws.spec_reading import load_spec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -131,41 +129,19 @@ def earned(full: Matrix) -> Iterator[str]:
         yield ""
 
 
-def verified(backend: str, profile: str, seed: int) -> tuple[dict[str, int], list[str]]:
-    """Verify a backend with one seed; return the counts and what failed."""
-    report = blocklaws.verify(backend, seed=seed, profile=profile)
-    failures = [
-        f"seed {seed}: {failure.name} on {failure.backend}, {failure.block}, {failure.dtype}: {failure.reason}"
-        for failure in report.failures
-    ]
-    return dict(report.summary), failures
-
-
-def alarms(asked: Sequence[str], first: int, workers: int) -> Iterator[str]:
-    """Verify right backends over fresh seeds and yield how often they were accused."""
-    if not asked:
+def false_alarms(files: Sequence[Path]) -> Iterator[str]:
+    """Yield how often right backends were accused over fresh seeds (`benchmarks/alarms.py`)."""
+    lines = [line for file in files for line in alarms.read(file)]
+    if not lines:
         return
     yield "## False alarms"
     yield ""
-    rows = []
-    for request in asked:
-        backend, _, wanted = request.partition("=")
-        seeds, _, profile = wanted.partition(":")
-        profile = profile or "default"
-        counts: Counter[str] = Counter()
-        with pool(workers) as executor:
-            tasks = [executor.submit(verified, backend, profile, seed) for seed in range(first, first + int(seeds))]
-            for number, task in enumerate(tasks):
-                summary, failures = task.result()
-                counts.update(summary)
-                print(f"{backend}: {number + 1} of {seeds} seeds, {dict(counts)}", file=sys.stderr, flush=True)
-                for failure in failures:
-                    print(failure, file=sys.stderr, flush=True)
-        total = sum(counts.values())
-        rows.append((backend, profile, seeds, total, counts["violated"], counts["error"], counts["unchecked"]))
-    yield "The backends without a fault, all invariants, the kinds of block and the dtypes of a run that names none."
+    yield (
+        "Right backends over fresh seeds, all invariants. Default kinds of block are those of a run that names none; "
+        "the dtypes are all that the backend has. Threads: `OMP_NUM_THREADS`."
+    )
     yield ""
-    yield from table(("backend", "profile", "seeds", "cases", "violated", "in error", "unchecked"), rows)
+    yield from table(alarms.HEADS, list(alarms.rows(lines)))
 
 
 def reports() -> Iterator[str]:
@@ -199,8 +175,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--matrix", action="append", default=[], type=Path, help="of `faults --claims --json`")
     parser.add_argument("--full", type=Path, help="of `faults --json`, without --claims")
-    parser.add_argument("--alarms", action="append", default=[], metavar="BACKEND=SEEDS[:PROFILE]")
-    parser.add_argument("--workers", type=int, default=cores())
+    parser.add_argument("--alarms", action="append", default=[], type=Path, help="of benchmarks/alarms.py --keep")
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--write", action="store_true", help="into docs/power.md")
     return parser.parse_args(arguments)
@@ -215,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = [*rates(matrices), *hardest(matrices), *weak(matrices)]
     if asked.full:
         lines += earned(json.loads(asked.full.read_text(encoding="utf-8")))
-    lines += alarms(asked.alarms, asked.seed, asked.workers)
+    lines += false_alarms(asked.alarms)
     lines += reports()
     text = "\n".join(lines).rstrip() + "\n"
     if not asked.write:

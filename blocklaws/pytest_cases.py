@@ -105,19 +105,21 @@ def parametrize(
     seed: int = 0,
     device: str | None = None,
     known_failures: str | Path | None = None,
+    isolate: bool | None = None,
+    database: Sequence[str] = (),
 ) -> Callable[[_Test], _Test]:
     """Make a test function run once a case: ``def test_invariant(case): case.check()``.
 
     The arguments are those of `blocklaws.verify`; files are looked for beside the test file first. Nothing is imported
-    or planned before pytest collects the test. ``--blocklaws-profile`` and ``--blocklaws-seed`` on pytest's command
-    line win.
+    or planned before pytest collects the test. ``--blocklaws-profile``, ``--blocklaws-seed`` and
+    ``--blocklaws-no-isolate`` on pytest's command line win; ``--blocklaws-database`` adds to the databases.
     """
     if isinstance(backends, str) or not isinstance(backends, Sequence):
         raise TypeError(f"backends={backends!r} must be a list, such as ['numpy'] or [MyBackend]")
     request = {
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
         "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
-        "known_failures": known_failures,
+        "known_failures": known_failures, "isolate": isolate, "database": list(database),
     }  # fmt: skip
     mark: Callable[[_Test], _Test] = getattr(pytest.mark, MARK)(request)
     return mark

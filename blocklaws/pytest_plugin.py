@@ -30,7 +30,12 @@ _OPTIONS = (
     ("seed", "store", "N", "the same seed, the same run"),
     ("device", "store", "DEV", "where torch and jax compute"),
     ("known-failures", "store", "FILE", "a YAML file of failures that are expected"),
+    ("database", "append", "WHERE", "counterexamples shared with other runs, looked at first; may be repeated"),
+    ("isolate", "store_const", None, "run backends in a process of their own that refuses what could tell an answer"),
+    ("no-isolate", "store_const", None, "run backends in the process of the tests, where a debugger reaches them"),
 )
+#: What the last two say; without one of them, code of others that is named runs in a process of its own.
+_ISOLATE = {"isolate": True, "no-isolate": False}
 _STALE = pytest.StashKey[list[str]]()
 
 
@@ -39,7 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("blocklaws", "blocklaws (verification of Transformer blocks)")
     for name, action, metavar, text in _OPTIONS:
         dest = f"blocklaws_{name.replace('-', '_')}"
-        group.addoption(f"--blocklaws-{name}", action=action, dest=dest, metavar=metavar, help=text)
+        if name in _ISOLATE:
+            group.addoption(
+                f"--blocklaws-{name}", action=action, const=_ISOLATE[name], dest="blocklaws_isolate", help=text
+            )
+        else:
+            group.addoption(f"--blocklaws-{name}", action=action, dest=dest, metavar=metavar, help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -106,6 +116,7 @@ def _from_command_line(config: pytest.Config) -> dict[str, Any]:
         "backends": backends, "spec": option("spec"), "blocks": option("block") or (), "dtypes": option("dtype") or (),
         "invariants": option("invariant") or (), "profile": option("profile") or "default",
         "seed": _seed(option("seed") or "0"), "device": option("device"), "known_failures": option("known_failures"),
+        "database": option("database") or (), "isolate": option("isolate"),
     }  # fmt: skip
 
 
@@ -125,6 +136,10 @@ def _from_mark(marked: Mapping[str, Any], config: pytest.Config, test_file: Path
         request["profile"] = profile
     if (seed := config.getoption("blocklaws_seed", None)) is not None:
         request["seed"] = _seed(seed)
+    if (isolate := config.getoption("blocklaws_isolate", None)) is not None:
+        request["isolate"] = isolate
+    # As in Hypothesis, a folder of counterexamples is named from where pytest was started.
+    request["database"] = [*request["database"], *(config.getoption("blocklaws_database", None) or ())]
     return request
 
 

@@ -1,15 +1,18 @@
 """Executors of an engine that runs already: a Dask cluster, or the processes of an MPI job.
 
-Must hold: an engine that is not installed, not there, or without a worker is one line that says what to do. Must not:
-import an engine before it is named, or start or stop one.
+Must hold: an engine that is not installed, not there, or without a worker is one line that says what to do, and so is
+one that loses its last worker in the middle: no run waits for ever. Must not: import an engine before it is named, or
+start or stop one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
-from concurrent.futures import Executor
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, InvalidStateError
 from typing import Any
 
 from blocklaws.errors import BlocklawsError, missing_module
@@ -19,7 +22,7 @@ __all__ = ["MPI", "scheduled"]
 #: The name of the engine that has no address: the job that this process is a part of.
 MPI = "mpi"
 _ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://\S+")
-#: How long a scheduler may take to answer, and its first worker to come, in seconds.
+#: How long a scheduler may take to answer, and be without a worker, in seconds.
 ANSWERS_WITHIN, WORKER_WITHIN = 10.0, 60.0
 
 
@@ -53,6 +56,7 @@ def _dask(address: str) -> Iterator[Executor]:
     except ImportError as error:
         raise BlocklawsError(f"--scheduler {address}: {missing_module(error)}") from None
     make: Any = distributed.Client
+    start_one = f"start one with: dask worker {address} --nthreads 1"
     try:
         client = make(address, timeout=ANSWERS_WITHIN, set_as_default=False)
     except (OSError, ValueError) as error:  # a TimeoutError is an OSError
@@ -63,13 +67,67 @@ def _dask(address: str) -> Iterator[Executor]:
             client.wait_for_workers(1, timeout=WORKER_WITHIN)
         except TimeoutError:
             raise BlocklawsError(
-                f"--scheduler {address}: it has no worker and none came within {WORKER_WITHIN:g} s; start one with: "
-                f"dask worker {address} --nthreads 1"
+                f"--scheduler {address}: it has no worker and none came within {WORKER_WITHIN:g} s; {start_one}"
             ) from None
         # Not pure: two runs of one process must not share an answer.
-        yield client.get_executor(pure=False)
+        executor = _Attended(client.get_executor(pure=False), lambda: len(client.nthreads()), WORKER_WITHIN)
+        executor.deserted = f"--scheduler {address}: it has had no worker for {WORKER_WITHIN:g} s; {start_one}"
+        with executor.attended():
+            yield executor
     finally:
         client.close()
+
+
+class _Attended(Executor):
+    """An executor whose futures fail when nobody works on them: Dask itself waits until a worker comes.
+
+    Args:
+        executor: what runs the calls.
+        workers: how many there are; what it raises says that the engine is gone, of which its own futures tell.
+        patience: how long there may be none, in seconds.
+    """
+
+    deserted = "nobody works here"
+
+    def __init__(self, executor: Executor, workers: Callable[[], int], patience: float) -> None:
+        self._executor = executor
+        self._workers = workers
+        self._patience = patience
+        self._waiting: set[Future[Any]] = set()
+        self._done = threading.Event()
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        """Give a call to the executor."""
+        future = self._executor.submit(call, *arguments, **options)
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+        return future
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[None]:
+        """Look after the futures, in a thread of its own."""
+        watch = threading.Thread(target=self._watch, daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            watch.join()
+
+    def _watch(self) -> None:
+        seen = time.monotonic()
+        while not self._done.wait(min(1.0, self._patience / 4)):
+            try:
+                present = self._workers()
+            except Exception:  # whatever an engine raises that has gone
+                return
+            if present:
+                seen = time.monotonic()
+            elif time.monotonic() - seen > self._patience:
+                for future in tuple(self._waiting):
+                    # An answer may come at this very moment, and is then as good as any.
+                    with contextlib.suppress(InvalidStateError):
+                        future.set_exception(BlocklawsError(self.deserted))
 
 
 @contextlib.contextmanager

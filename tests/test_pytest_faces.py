@@ -7,12 +7,13 @@ alone.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faces_support import write_broken, write_right, write_spec
+from faces_support import write_broken, write_right, write_spec, write_wrong
 
 USER_TEST = """
 import blocklaws
@@ -135,6 +136,62 @@ def test_the_command_line_may_override_profile_and_seed(run_tests: Any, folder: 
     assert "Traceback" not in output
     status, output = run_tests("--blocklaws-seed", "one")
     assert "blocklaws: --blocklaws-seed=one must be a whole number, zero or more" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("face", ["anywhere", "a file of one's own"])
+def test_counterexamples_are_shared_with_pytest(
+    run_tests: Any, folder: Path, python: Any, blocklaws: Any, face: str
+) -> None:
+    """Fails when what one run has found is not what the next one looks at first, in each face of pytest."""
+    # Wrong where the input begins so: about one example in fifty.
+    (folder / "broken.py").unlink()
+    write_wrong(
+        folder,
+        "return self.right(x, position_offset) * (float('nan') if abs(float(x.reshape(-1)[0])) % 1 > 0.985 else 1)",
+        "broken.py",
+    )
+    (folder / "test_rare.py").write_text(
+        "import blocklaws\n\n@blocklaws.parametrize(['broken.py:Wrong'], spec='spec.yaml', blocks=['llama'], "
+        "invariants=['no-look-ahead'])\ndef test_invariant(case):\n    case.check()\n",
+        encoding="utf-8",
+    )
+    chosen = ("--spec", "spec.yaml", "--block", "llama", "--invariant", "no-look-ahead", "--profile", "quick")
+    anywhere = [word if "-" not in word[:1] else f"--blocklaws-{word[2:]}" for word in chosen]
+    faces = {
+        "anywhere": ["--pyargs", "blocklaws.properties", "--blocklaws-backend", "broken.py:Wrong", *anywhere],
+        "a file of one's own": ["test_rare.py", "--blocklaws-profile", "quick"],
+    }
+
+    def status(seed: str, *more: str) -> int:
+        done = python("-m", "pytest", "-q", *faces[face], "--blocklaws-seed", seed, *more, cwd=folder)
+        return int(done.returncode)
+
+    known = ("--until-failure", "--json", "report.json", "--database", "known", "--no-isolate")
+    blocklaws("verify", "broken.py:Wrong", *chosen, *known, cwd=folder)
+    seed = str(json.loads((folder / "report.json").read_text(encoding="utf-8"))["seed"])
+    assert seed != "0"
+    assert status("0") == 0
+    assert status("0", "--blocklaws-database", "known") == 1
+    assert status("0", "--blocklaws-database", "mine") == 0
+    assert status(seed, "--blocklaws-database", "mine") == 1
+    assert status("0", "--blocklaws-database", "mine") == 1
+    done = python("-m", "pytest", "-q", *faces[face], "--blocklaws-database", "broken.py", cwd=folder)
+    assert done.returncode == 2
+    assert "blocklaws: --database broken.py: is neither a folder nor a report (.json)" in done.stdout
+
+
+def test_a_debugger_reaches_a_backend(run_tests: Any, folder: Path) -> None:
+    """Fails when a backend that is named cannot be run in the process of the tests, or is run there unasked."""
+    (folder / "broken.py").unlink()
+    write_broken(folder)
+    with (folder / "broken.py").open("a", encoding="utf-8") as stream:
+        stream.write("\n\nimport sys\n\nif '_pytest' not in sys.modules:\n    raise RuntimeError('not here')\n")
+    options = ("-k", "same-shape and broken")
+    assert "not here" in run_tests(*options)[1]
+    assert run_tests(*options, "--blocklaws-no-isolate")[0] == 0
+    assert run_tests(*options, more="isolate=False")[0] == 0
+    assert "not here" in run_tests(*options, "--blocklaws-isolate", more="isolate=False")[1]
 
 
 def test_backends_as_objects(python: Any, folder: Path) -> None:

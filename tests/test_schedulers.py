@@ -200,6 +200,34 @@ def test_a_cluster_without_workers_is_one_line(folder: Path, monkeypatch: pytest
         )
 
 
+@pytest.mark.slow
+def test_a_cluster_that_loses_its_last_worker_leaves_what_is_known(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails when a run waits for ever for a worker that does not come back, or loses what the last one gave."""
+    monkeypatch.setattr(blocklaws.schedulers, "WORKER_WITHIN", 2.0)
+    sleeps = write_wrong(folder, "import pathlib, time; pathlib.Path('asleep').touch(); time.sleep(600)")
+    with dask_cluster(folder / "cluster", 1) as cluster:
+
+        def kill() -> None:
+            until(Path("asleep").exists)
+            cluster.workers[0].kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        status, report, complaint = verified(
+            write_broken(folder), sleeps, "--no-isolate", "--scheduler", cluster.address
+        )
+        killer.join()
+    assert status == 2
+    assert complaint.splitlines()[0] == (
+        f"blocklaws: --scheduler {cluster.address}: it has had no worker for 2 s; start one with: "
+        f"dask worker {cluster.address} --nthreads 1"
+    )
+    assert report["not_run"] == 3
+    assert report["summary"]["violated"] == 1
+
+
 # --- MPI ---
 
 MPIEXEC = shutil.which("mpiexec")

@@ -1,0 +1,118 @@
+"""False alarms: right backends over many fresh seeds, and how often one of them was accused.
+
+A line is kept for each seed, so that a measure that was stopped goes on where it was, and several make one table:
+
+    python benchmarks/alarms.py numpy --seeds 200 --keep alarms.jsonl
+    OMP_NUM_THREADS=2 python benchmarks/alarms.py torch jax --seeds 200 --every-block --keep alarms.jsonl
+    python benchmarks/power.py --alarms alarms.jsonl --write
+
+Nothing here knows which backends are right: an accusation is printed with the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import blocklaws
+from blocklaws.processes import cores, pool
+from blocklaws.spec_reading import load_spec
+
+HEADS = ("backend", "kinds of block", "profile", "threads", "seeds", "cases", "violated", "in error", "unchecked")
+
+#: What makes two lines speak of the same thing; the seed is what differs.
+Kind = tuple[str, str, str, str, str]
+
+
+def kind_of(line: dict[str, Any]) -> Kind:
+    """Return what a line measured, whatever its seed."""
+    return line["spec"], line["backend"], line["blocks"], line["profile"], line["threads"]
+
+
+def threads() -> str:
+    """Return the number of threads that the frameworks may use, as the environment says it."""
+    return os.environ.get("OMP_NUM_THREADS", str(cores()))
+
+
+def verified(backend: str, blocks: Sequence[str], profile: str, seed: int) -> tuple[dict[str, int], list[str]]:
+    """Verify a backend with one seed; return the counts and what failed."""
+    report = blocklaws.verify(backend, blocks=blocks, seed=seed, profile=profile)
+    failures = [
+        f"{failure.name} on {failure.backend}, {failure.block}, {failure.dtype}: {failure.reason}"
+        for failure in report.failures
+    ]
+    return dict(report.summary), failures
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the lines that were kept; the last one may have been cut."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a line for each seed that was asked for and is not among those kept."""
+    spec = load_spec()
+    every = tuple(spec.blocks) if asked.every_block else ()
+    for backend in asked.backends:
+        same: dict[str, Any] = {
+            "spec": spec.sha256[:8],
+            "backend": backend,
+            "blocks": "all" if every else "default",
+            "profile": asked.profile,
+            "threads": threads(),
+        }
+        done = {line["seed"] for line in kept if kind_of(line) == kind_of(same)}
+        seeds = [seed for seed in range(asked.first, asked.first + asked.seeds) if seed not in done]
+        with pool(asked.workers) as executor:
+            tasks = [executor.submit(verified, backend, every, asked.profile, seed) for seed in seeds]
+            for seed, task in zip(seeds, tasks, strict=True):
+                summary, failures = task.result()
+                yield {**same, "seed": seed, "summary": summary, "failures": failures}
+
+
+def rows(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """Yield a row of the table for each thing measured."""
+    together: dict[Kind, list[dict[str, Any]]] = {}
+    for line in lines:
+        together.setdefault(kind_of(line), []).append(line)
+    for (_, *what), its in together.items():
+        counts: Counter[str] = Counter()
+        for line in its:
+            counts.update(line["summary"])
+        total = sum(counts.values())
+        yield (*what, len(its), total, counts["violated"], counts["error"], counts["unchecked"])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("backends", nargs="*", default=["numpy"], metavar="BACKEND")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--first", type=int, default=1000, help="the first seed")
+    parser.add_argument("--profile", default="quick")
+    parser.add_argument("--every-block", action="store_true", help="the kinds of block too that a run must ask for")
+    parser.add_argument("--workers", type=int, default=cores())
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="a line for each seed is added here")
+    asked = parser.parse_args(arguments)
+    lines = read(asked.keep) if asked.keep else []
+    for line in measured(asked, list(lines)):
+        lines.append(line)
+        print(f"{line['backend']}, seed {line['seed']}: {line['summary']}", *line["failures"], sep="\n  ", flush=True)
+        if asked.keep:
+            with asked.keep.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+    print("\n" + " | ".join(HEADS))
+    for row in rows(lines):
+        print(" | ".join(map(str, row)))
+    sys.exit(any(line["failures"] for line in lines))
+
+
+if __name__ == "__main__":
+    main()
