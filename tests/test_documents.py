@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 import yaml
 
+from blocklaws.spec_reading import load_spec
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
@@ -217,6 +219,18 @@ def test_the_readme_shows_the_two_commands() -> None:
     """Fails when a stranger cannot see how to verify and how to test."""
     shown = {" ".join(command.text.split()[:2]) for command in shown_commands("README.md")}
     assert {"make verify", "make test"} <= shown
+
+
+def test_the_readme_counts_the_faults_of_today() -> None:
+    """Fails when the README boasts of more faults than a built-in backend has, or the spec has outgrown it."""
+    (told,) = re.findall(
+        r"more\s+than\s+(\d+)\s+blocks\s+that\s+are\s+known\s+to\s+be\s+wrong", (ROOT / "README.md").read_text()
+    )
+    faults = load_spec().faults.values()
+    counts = [
+        sum(fault.backends is None or name in fault.backends for fault in faults) for name in ("numpy", "torch", "jax")
+    ]
+    assert int(told) < min(counts) <= int(told) + 20
 
 
 # The checks above, shown what they are there for.
