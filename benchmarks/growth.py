@@ -1,7 +1,7 @@
 """How the time of a run grows: with the number of invariants, of kinds of block, of dtypes, and with tokens.
 
-Everything is run on one process, with one seed and the profile quick; CPU seconds are counted. A table is printed, and
-drawn with `--plot FILE` (extra `bench`, for Matplotlib).
+Everything is run on one process, with one seed and the profile quick; CPU seconds are counted. A table is printed and
+drawn, into build/growth.svg unless `--plot` names another file (extra `bench`, for Matplotlib).
 
     python benchmarks/growth.py [BACKEND...] [--plot FILE]
 """
@@ -9,6 +9,7 @@ drawn with `--plot FILE` (extra `bench`, for Matplotlib).
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import tempfile
 import time
@@ -21,6 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import blocklaws
 from blocklaws.spec_reading import load_spec
+
+PLOT = Path(__file__).resolve().parent.parent / "build" / "growth.svg"
 
 #: Name of a growth -> its steps, each (how much, the arguments of `blocklaws.verify`).
 Steps = list[tuple[int, dict[str, Any]]]
@@ -103,7 +106,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("backends", nargs="*", default=["numpy", "torch", "jax"])
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="an image, by its ending: .svg, .png, .pdf")
+    parser.add_argument(
+        "--plot", type=Path, default=PLOT, metavar="FILE", help="an image, by its ending: .svg, .png, .pdf"
+    )
     return parser.parse_args(arguments)
 
 
@@ -111,9 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and draw where that is asked for."""
     asked = parse(arguments)
     found = measured(asked.backends, lambda line: print(line, flush=True))
-    if asked.plot is not None:
-        plot(found, asked.plot)
-        print(f"wrote {asked.plot}")
+    if importlib.util.find_spec("matplotlib") is None:
+        print("not drawn: Matplotlib is missing; pip install 'blocklaws[bench]'")
+        return
+    asked.plot.parent.mkdir(parents=True, exist_ok=True)
+    plot(found, asked.plot)
+    print(f"wrote {asked.plot}")
 
 
 if __name__ == "__main__":
