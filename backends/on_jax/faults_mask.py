@@ -123,6 +123,12 @@ class WindowShortByOne(Steps):
         return visible if window is None else visible & ((back == 0) | (back < window - 1))
 
 
+@fault("window-fixed")
+class WindowFixed(Steps):
+    def visible(self, query_slots: jax.Array, key_slots: jax.Array) -> jax.Array:
+        return _causal(query_slots, key_slots) & (_back(query_slots, key_slots) < 3)
+
+
 @fault("window-ignored-in-cache")
 class WindowIgnoredInCache(Steps):
     def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:

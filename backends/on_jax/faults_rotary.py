@@ -193,6 +193,15 @@ class RotaryFractionIgnored(Steps):
         return self.rotate_pairs(a, angles)
 
 
+@fault("rotary-fraction-fixed")
+class RotaryFractionFixed(Steps):
+    def rotary_frequencies(self) -> jax.Array:
+        return Steps(self.config.replace(rotary_fraction=0.5)).rotary_frequencies()
+
+    def rotate(self, a: jax.Array, angles: jax.Array) -> jax.Array:
+        return Steps(self.config.replace(rotary_fraction=0.5)).rotate(a, angles)
+
+
 @fault("rotary-fraction-exponent-by-d-head")
 class RotaryFractionExponentByDHead(Steps):
     def rotary_frequencies(self) -> jax.Array:

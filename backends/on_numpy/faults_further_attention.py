@@ -116,6 +116,12 @@ class _WindowShortByOne(_OtherWindow):
         return max(window - 1, 1)
 
 
+@fault("window-fixed")
+class _WindowFixed(_OtherWindow):
+    def seen(self, window: int) -> int:
+        return 3
+
+
 @fault("window-ignored-in-cache")
 class _WindowIgnoredInCache(WrongThroughCache):
     decoder = _WindowIgnored
@@ -213,18 +219,35 @@ class _QkGainShared(NumpyBlock):
 # --- a part of each head that is turned -------------------------------------------------------------------------------
 
 
-@fault("rotary-fraction-ignored")
-class _RotaryFractionIgnored(NumpyBlock):
+class _OtherRotaryFraction(NumpyBlock):
+    """Another share of each head is turned; as it is, all of it."""
+
+    @property
+    def turned(self) -> int:
+        return self.config.d_head
+
     def rotary_frequencies(self) -> Frequencies:
-        exponents = -np.arange(0, self.config.d_head, 2) / self.config.d_head
+        exponents = -np.arange(0, self.turned, 2) / self.turned
         frequencies: np.ndarray = self.config.rotary_base**exponents
         return frequencies.astype(self.precision.computing)
 
     def rotary_pairs(self) -> tuple[slice, slice]:
         if self.config.rotary == "interleaved":
-            return slice(0, None, 2), slice(1, None, 2)
-        half = self.config.d_head // 2
-        return slice(None, half), slice(half, None)
+            return slice(0, self.turned, 2), slice(1, self.turned, 2)
+        half = self.turned // 2
+        return slice(None, half), slice(half, self.turned)
+
+
+@fault("rotary-fraction-ignored")
+class _RotaryFractionIgnored(_OtherRotaryFraction):
+    pass
+
+
+@fault("rotary-fraction-fixed")
+class _RotaryFractionFixed(_OtherRotaryFraction):
+    @property
+    def turned(self) -> int:
+        return 2 * max(1, self.config.d_head // 4)
 
 
 @fault("rotary-fraction-exponent-by-d-head")

@@ -85,6 +85,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "window-ignored",
         "window-off-by-one",
         "window-short-by-one",
+        "window-fixed",
     ),
     "faults_softmax": (
         "mask-after-softmax",
@@ -158,6 +159,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "rotary-exponent-by-d-model",
         "positions-capped",
         "rotary-fraction-ignored",
+        "rotary-fraction-fixed",
         "rotary-fraction-exponent-by-d-head",
         "rotary-turns-last-features",
         "rotary-fraction-pairs-across-head",

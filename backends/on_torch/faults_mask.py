@@ -120,3 +120,11 @@ class WindowShortByOne(DecoderBlock):
             return visible
         shorter = key_positions > query_positions.unsqueeze(-1) - window + 1
         return visible & (shorter | _own(query_positions, key_positions))
+
+
+class WindowFixed(DecoderBlock):
+    """query - 3 < key <= query."""
+
+    def visible(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        back = query_positions.unsqueeze(-1) - key_positions
+        return (back >= 0) & (back < 3)

@@ -178,6 +178,13 @@ class RotaryFractionIgnored(DecoderBlock):
         super().__init__(config.replace(rotary_fraction=1.0), tensors)
 
 
+class RotaryFractionFixed(DecoderBlock):
+    """Built to turn half of each head."""
+
+    def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(config.replace(rotary_fraction=0.5), tensors)
+
+
 class RotaryFractionExponentByDHead(DecoderBlock):
     """base^(-2 i / d_head) for the d_rotary features."""
 
