@@ -91,9 +91,10 @@ def to_array(value: Any, call: str) -> np.ndarray:
         raise BlockRaised(call, f"{what}, not an array of real numbers")
     if array.size > _MAX_ELEMENTS:
         raise BlockRaised(call, f"returned an array of shape {array.shape}, more than any world asks for")
-    if isinstance(array, np.ma.MaskedArray):
-        if np.ma.is_masked(array):
-            raise BlockRaised(call, "returned a masked array with masked elements; their values are not known")
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise BlockRaised(call, "returned a masked array with masked elements; their values are not known")
+    if type(array) is not np.ndarray:
+        # A subclass may define anything anew: what == means, or whether an array has a truth.
         array = np.asarray(array)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 

@@ -73,6 +73,24 @@ class OwnArrays(Block):
         return _Tensor(super().forward(x, position_offset))
 
 
+class _Strict(np.ndarray):
+    """An array that has no truth, and no equality but that of its values."""
+
+    def __bool__(self):
+        raise TypeError("an array has no truth")
+
+    def __eq__(self, other):
+        raise TypeError("compare values")
+
+
+@adapter
+class ASubclass(Block):
+    """Returns arrays of a class of its own."""
+
+    def forward(self, x, position_offset=0):
+        return super().forward(x, position_offset).view(_Strict)
+
+
 @adapter
 class CachedByContent(Block):
     """Keeps answers of all blocks in one table, under all that they depend on: a common shift is not of it."""
