@@ -111,9 +111,8 @@ def _count(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> in
     return count
 
 
-def _offsets(case: Case, sizes: Sizes) -> tuple[int, ...]:
-    last = case.kind.config(sizes).max_positions - sizes.T
-    return (0, 0, 1, min(5, last), min(100, last), last)
+def _last_offset(case: Case, sizes: Sizes) -> int:
+    return case.kind.config(sizes).max_positions - sizes.T
 
 
 class _Strategies:
@@ -132,8 +131,14 @@ class _Strategies:
         return self._made[key]
 
     def position_offset(self, sizes: Sizes) -> st.SearchStrategy[int]:
-        """Return offsets near and far, zero the most often."""
-        return self._once(("", sizes), lambda: st.sampled_from(_offsets(self._case, sizes)))
+        """Return offsets near, far and anywhere, zero the most often."""
+
+        def make() -> st.SearchStrategy[int]:
+            last = _last_offset(self._case, sizes)
+            plain = st.sampled_from((0, 0, 1, min(5, last), min(100, last), last))
+            return st.integers(0, 6).flatmap(lambda which: plain if which else st.integers(0, last))
+
+        return self._once(("", sizes), make)
 
     def pick(self, pick: Pick, sizes: Sizes, picks: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         """Return the values of a pick in a world of some sizes, after the picks before it."""
@@ -176,7 +181,7 @@ def could_draw(case: Case, sizes: Sequence[Sizes], offsets: bool, example: Examp
     recipe = example.recipe
     if recipe.sizes not in sizes or recipe.pattern not in case.invariant.worlds or not 0 <= recipe.seed < 2**32:
         return False
-    if recipe.position_offset not in (_offsets(case, recipe.sizes) if offsets else (0,)):
+    if not 0 <= recipe.position_offset <= (_last_offset(case, recipe.sizes) if offsets else 0):
         return False
     if {pick.name for pick in case.invariant.picks} != set(example.picks):
         return False

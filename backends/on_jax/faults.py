@@ -31,6 +31,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "variance-squared",
         "eps-inflated-by-prescale",
         "eps-hard-coded",
+        "eps-clamped",
+        "config-on-class",
         "eps-default-in-second-norm",
         "eps-missing",
         "gain-offset",
@@ -201,6 +203,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "cache-drops-newest",
         "cache-overwrites",
         "cache-on-block",
+        "cache-eps-fixed",
     ),
     "faults_parameters": (
         "bias-left-on",
@@ -212,6 +215,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "faults_gradients": (
         "gain-gradient-missing",
+        "gradient-eps-fixed",
         "norm-detached",
         "gate-up-gradients-swapped",
         "residual-gradient-dropped",

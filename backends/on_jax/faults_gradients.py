@@ -17,6 +17,13 @@ from blocklaws.backends.on_jax.refusals import Array
 from blocklaws.backends.on_jax.steps import Steps
 
 
+@fault("gradient-eps-fixed")
+class GradientEpsFixed(Steps):
+    def standardize(self, x: jax.Array, eps: float) -> jax.Array:
+        fixed = super().standardize(x, 1e-5)
+        return lax.stop_gradient(super().standardize(x, eps)) + (fixed - lax.stop_gradient(fixed))
+
+
 @fault("gain-gradient-missing")
 class GainGradientMissing(Steps):
     def normalize(self, x: jax.Array, gain: jax.Array, bias: jax.Array | None, eps: float) -> jax.Array:

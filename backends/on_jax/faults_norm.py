@@ -5,6 +5,9 @@ Must hold: each class overrides `statistics`, `standardize`, `normalize` or one 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -14,6 +17,7 @@ from blocklaws.backends.on_jax.faults import fault
 from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, wide
 from blocklaws.backends.on_jax.refusals import Array
 from blocklaws.backends.on_jax.steps import Steps
+from blocklaws.config import BlockConfig
 
 
 class _Statistics(Steps):
@@ -81,6 +85,27 @@ class EpsInflatedByPrescale(Steps):
     def standardize(self, x: jax.Array, eps: float) -> jax.Array:
         scaled = wide(x) / jnp.max(jnp.abs(wide(x)), axis=-1, keepdims=True)
         return super().standardize(scaled, eps)
+
+
+@fault("eps-clamped")
+class EpsClamped(Steps):
+    def standardize(self, x: jax.Array, eps: float) -> jax.Array:
+        return super().standardize(x, max(eps, 1e-6))
+
+
+@fault("config-on-class")
+class ConfigOnClass(JaxBlock):
+    newest: ClassVar[BlockConfig]
+
+    def __init__(
+        self, config: BlockConfig, parameters: Mapping[str, Any], dtype: str, device: jax.Device | None
+    ) -> None:
+        super().__init__(config, parameters, dtype, device)
+        ConfigOnClass.newest = config
+
+    def arguments(self, x: Any, position_offset: int) -> tuple[Array, Any]:
+        self.steps = Steps(self.config.replace(block="", norm_eps=self.newest.norm_eps))
+        return super().arguments(x, position_offset)
 
 
 @fault("eps-hard-coded")

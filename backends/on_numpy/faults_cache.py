@@ -111,6 +111,16 @@ class _CacheOverwrites(_CacheKeeps):
         return slice(-tokens, None)
 
 
+class _EpsFixed(NumpyBlock):
+    def standardize(self, x: Stream, eps: float) -> tuple[Stream, Pullback]:
+        return super().standardize(x, 1e-5)
+
+
+@fault("cache-eps-fixed")
+class _CacheEpsFixed(WrongThroughCache):
+    decoder = _EpsFixed
+
+
 @fault("cache-on-block")
 class _CacheOnBlock(NumpyBlock):
     _latest: KeyValueCache | None = None

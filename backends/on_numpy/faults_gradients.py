@@ -7,9 +7,17 @@ import numpy as np
 from blocklaws.backends.on_numpy.block import NumpyBlock, ieee
 from blocklaws.backends.on_numpy.fault_registry import fault
 from blocklaws.backends.on_numpy.shapes import AnyArray, KeyHeads, KvKeyHeads, Numbers, Scores, Stream
-from blocklaws.backends.on_numpy.steps import Gradients
+from blocklaws.backends.on_numpy.steps import Gradients, Pullback
 
 # --- one pullback -----------------------------------------------------------------------------------------------------
+
+
+@fault("gradient-eps-fixed")
+class _GradientEpsFixed(NumpyBlock):
+    def standardize(self, x: Stream, eps: float) -> tuple[Stream, Pullback]:
+        standardized, _ = super().standardize(x, eps)
+        _, pullback = super().standardize(x, 1e-5)
+        return standardized, pullback
 
 
 @fault("gain-gradient-missing")

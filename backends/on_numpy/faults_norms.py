@@ -1,15 +1,18 @@
 """Blocks whose norms are wrong: the axes of the statistics, the epsilon, the gains and biases, which norm is where."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import SupportsIndex
+from typing import ClassVar, SupportsIndex
 
 import numpy as np
 
 from blocklaws.backends.on_numpy.block import NumpyBlock
 from blocklaws.backends.on_numpy.cache import Call
 from blocklaws.backends.on_numpy.fault_registry import fault
+from blocklaws.backends.on_numpy.precision import Precision
 from blocklaws.backends.on_numpy.shapes import AnyArray, Numbers, Stream
 from blocklaws.backends.on_numpy.steps import Gradients, Pullback, chain
+from blocklaws.config import BlockConfig
 
 # --- the axes of the statistics ---------------------------------------------------------------------------------------
 # ``pull_standardize`` holds for every average that is a projection onto what is constant along its axes.
@@ -137,6 +140,24 @@ class _SquaresSummedInHalf(_Divided):
 
 
 # --- which epsilon ----------------------------------------------------------------------------------------------------
+
+
+@fault("eps-clamped")
+class _EpsClamped(NumpyBlock):
+    def standardize(self, x: Stream, eps: float) -> tuple[Stream, Pullback]:
+        return super().standardize(x, max(eps, 1e-6))
+
+
+@fault("config-on-class")
+class _ConfigOnClass(NumpyBlock):
+    newest: ClassVar[BlockConfig]
+
+    def __init__(self, config: BlockConfig, parameters: Mapping[str, AnyArray], precision: Precision) -> None:
+        super().__init__(config, parameters, precision)
+        _ConfigOnClass.newest = config
+
+    def standardize(self, x: Stream, eps: float) -> tuple[Stream, Pullback]:
+        return super().standardize(x, self.newest.norm_eps)
 
 
 @fault("eps-hard-coded")

@@ -110,6 +110,27 @@ class WindowIgnoredInCache(TorchBlock):
             self.module.windowed = True
 
 
+class _EpsOnRequest(DecoderBlock):
+    eps: float | None = None
+
+    def standardize(self, x: Tensor, eps: float) -> Tensor:
+        return super().standardize(x, eps if self.eps is None else self.eps)
+
+
+class CacheEpsFixed(TorchBlock):
+    """1e-5 for any epsilon, in every call that makes or continues a cache."""
+
+    module_class = _EpsOnRequest
+
+    def forward_cached(self, x: Array, cache: KeyValueCache | None) -> tuple[Array, KeyValueCache]:
+        assert isinstance(self.module, _EpsOnRequest)
+        self.module.eps = 1e-5
+        try:
+            return super().forward_cached(x, cache)
+        finally:
+            self.module.eps = None
+
+
 class WindowCacheCutEarly(DecoderBlock):
     """The last w keys, old and new ones, are all that the queries of a chunk find; a chunk finds itself at least."""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from blocklaws.backends.on_torch.adapter import TorchBlock
 from blocklaws.backends.on_torch.arrays import Array
 from blocklaws.backends.on_torch.decoder import DecoderBlock
+from blocklaws.config import BlockConfig
 
 
 class _OverAxes(DecoderBlock):
@@ -96,6 +100,26 @@ class EpsInflatedByPrescale(_Divided):
     def centred(self, x: Tensor) -> Tensor:
         x = x.to(self.wide)
         return x / x.abs().amax(-1, keepdim=True)
+
+
+class EpsClamped(DecoderBlock):
+    """At least 1e-6."""
+
+    def standardize(self, x: Tensor, eps: float) -> Tensor:
+        return super().standardize(x, max(eps, 1e-6))
+
+
+class ConfigOnClass(DecoderBlock):
+    """The epsilon of the newest block."""
+
+    newest: ClassVar[BlockConfig]
+
+    def __init__(self, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(config, tensors)
+        ConfigOnClass.newest = config
+
+    def standardize(self, x: Tensor, eps: float) -> Tensor:
+        return super().standardize(x, self.newest.norm_eps)
 
 
 class EpsHardCoded(DecoderBlock):
