@@ -126,6 +126,8 @@ def _implementations(libraries: Mapping[str, Library], reports: Mapping[str, Map
     yield "|---|---|---|---|---|---|"
     for name, library in libraries.items():
         report = reports[name]
+        if unnamed := [package for package in library.versions if package not in report["versions"]]:
+            raise ConformanceError(f"{name}: the report names no version of {', '.join(unnamed)}; see `packages`")
         versions = ", ".join(f"{package} {report['versions'][package]}" for package in library.versions)
         for backend in report["backends"]:
             cases = _of(backend["name"], report)
