@@ -22,11 +22,12 @@ _SHORT = {"float64": "64", "float32": "32", "bfloat16": "b16", "float16": "16"}
 _HEAD = """\
 # Conformance
 
-What published implementations of decoder blocks keep of the invariants, by their mapping files. `make conformance`
-writes this page: it makes an environment for each library, verifies its layers on the CPU (profile `{profile}`, seed
-{seed}, spec `{spec}`), runs there [the tests that need it](#tests-and-whole-models), and fails when a violation has no
-explanation or an explanation no violation, or when a test fails or is skipped. What a verdict rests on, and what it
-does not show, is in [reports.md](reports.md#what-a-verdict-rests-on) and
+What published implementations of decoder blocks keep of the invariants, by their mapping files; with them two of our
+examples, and our own backends on the oldest versions that we take. `make conformance` writes this page: it makes an
+environment for each library, verifies its layers on the CPU (profile `{profile}`, seed {seed}, spec `{spec}`), runs
+there [the tests that need it](#tests-and-whole-models), and fails when a violation has no explanation or an explanation
+no violation, or when a test fails or is skipped. What a verdict rests on, and what it does not show, is in
+[reports.md](reports.md#what-a-verdict-rests-on) and
 [writing-a-backend.md](writing-a-backend.md#what-holds-does-not-show).
 
 {cases} cases: {holds} hold, {violated} violated (and explained below), of {unchecked} nothing is known. A case is one
@@ -169,7 +170,8 @@ def _beside(libraries: Mapping[str, Library], found: Mapping[str, LibraryReport]
             )
     if rows:
         yield from ("## Tests and whole models", "")
-        yield "`make test` skips the tests of libraries that it does not install; they ran here, and none was skipped."
+        yield "`make test` skips the tests of libraries that it does not install, and has one version of each. Here"
+        yield "they ran, and none was skipped."
         yield from ("", "| environment | what ran |", "|---|---|", *rows, "")
 
 
