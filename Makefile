@@ -7,7 +7,8 @@
 #   make services                              what the tests of `--scheduler mpi` and `--database` talk to, likewise
 #   make format                                let ruff rewrite what it can
 #   make bench                                 the benchmarks, in the environment of the tests
-#   make conformance [LIBRARIES="torch flax"]  verify published libraries, an environment each, and write docs/conformance.md
+#   make conformance [LIBRARIES="torch flax"]  verify published libraries, an environment each, with the tests that need
+#                                              them, and write docs/conformance.md and docs/models.md
 #   make clean                                 remove what these commands made
 #
 # BACKENDS takes whatever `blocklaws verify` takes: registered names, package.module:attribute, path/to/file.py:attribute,

@@ -12,17 +12,23 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
+from blocklaws.errors import SpecError
+from blocklaws.fields import Fields, as_mapping
+from blocklaws.located_yaml import LocatedDict, Place, load
 
 __all__ = ["ROOT", "ConformanceError", "Library", "load_libraries"]
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "conformance"
 
-_REQUIRED = {"says", "install", "versions", "mappings"}
-_OPTIONAL = {"constraints", "profile", "blocks", "dtypes", "variables"}
+MAPPINGS = ROOT / "backends" / "mappings"
+TESTS = ROOT / "tests"
+
+_KEYS = (
+    "says", "install", "constraints", "versions", "mappings", "backends", "models", "tests", "named", "profile",
+    "blocks", "dtypes", "variables",
+)  # fmt: skip
 
 
 class ConformanceError(Exception):
@@ -37,12 +43,21 @@ class Library:
     says: str
     install: tuple[str, ...]
     versions: tuple[str, ...]
-    mappings: tuple[str, ...]
+    mappings: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    models: str = ""
+    tests: tuple[str, ...] = ()
+    named: str = ""
     constraints: bool = True
     profile: str = "quick"
     blocks: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """What ``blocklaws verify`` is given: its mapping files, then its other backends."""
+        return [*(str(Path("backends", "mappings", file)) for file in self.mappings), *self.backends]
 
     @property
     def environment(self) -> Path:
@@ -85,20 +100,49 @@ def load_libraries(path: Path = HERE / "libraries.yaml") -> dict[str, Library]:
     """Read the libraries.
 
     Raises:
-        ConformanceError: an entry has an unknown key, lacks one, or installs something without its exact version.
+        ConformanceError: the file is no YAML, an entry has an unknown key, lacks one or has one of the wrong kind,
+            names a file that is not there, or installs something without its exact version; with the place.
     """
-    data: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    libraries = {}
-    for name, entry in data.items():
-        unknown, missing = set(entry) - _REQUIRED - _OPTIONAL, _REQUIRED - set(entry)
-        if unknown or missing:
-            wrong = f"unknown keys {sorted(unknown)}, missing keys {sorted(missing)}"
-            raise ConformanceError(f"{path.name}: {name}: {wrong}")
-        for requirement in entry["install"]:
-            if "==" not in requirement:
-                wrong = f"{requirement!r} has no exact version; write name==version"
-                raise ConformanceError(f"{path.name}: {name}: {wrong}")
-        libraries[name] = Library(
-            name, **{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-        )
-    return libraries
+    try:
+        data = as_mapping(load(path), Place(str(path), 1, 1), "the libraries")
+        return {name: _library(name, as_mapping(data[name], data.values_at[name], name)) for name in data}
+    except SpecError as error:
+        raise ConformanceError(str(error)) from None
+
+
+def _library(name: str, entry: LocatedDict) -> Library:
+    fields = Fields(entry, _KEYS, name)
+    for key in ("install", "versions"):
+        if key not in fields:
+            entry.place.refuse(f"{name} has no {key!r}, which it must have")
+    library = Library(
+        name, says=fields.text("says"), install=fields.words("install", what="package"),
+        versions=fields.words("versions", what="package"), mappings=fields.words("mappings", what="file"),
+        backends=fields.words("backends", what="backend"), models=fields.text("models", ""),
+        tests=fields.words("tests", what="file"), named=fields.text("named", ""),
+        constraints=fields.flag("constraints", True), profile=fields.text("profile", "quick"),
+        blocks=fields.words("blocks", what="block"), dtypes=fields.words("dtypes", what="dtype"),
+        variables=_texts(fields, "variables"),
+    )  # fmt: skip
+    for requirement in library.install:
+        if "==" not in requirement:
+            fields.refuse("install", f"{requirement!r} has no exact version; write name==version")
+    if not (library.mappings or library.backends):
+        entry.place.refuse(f"{name} has neither 'mappings' nor 'backends': nothing would be verified")
+    if library.named and not library.tests:
+        fields.refuse("named", "chooses among 'tests', and there are none")
+    for key, folder in (("mappings", MAPPINGS), ("tests", TESTS)):
+        for file in getattr(library, key):
+            if not (folder / file).is_file():
+                fields.refuse(key, f"{folder.relative_to(ROOT)} has no {file!r}")
+    return library
+
+
+def _texts(fields: Fields, key: str) -> Mapping[str, str]:
+    if key not in fields:
+        return {}
+    texts = as_mapping(fields.mapping[key], fields.place(key), f"{fields.what}: {key}")
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            texts.values_at[name].refuse(f"{fields.what}: {key}: {name} must be a text; write it in quotes")
+    return dict(texts)

@@ -1,7 +1,8 @@
 """docs/conformance.md: what the reports of all libraries say, as one page.
 
 Must hold: the page says nothing that is in no report; every violation stands there with its explanation, and a case of
-which nothing is known is not counted among those that hold.
+which nothing is known is not counted among those that hold. Nothing of a time or a machine is on it: the same versions
+write the same page.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from libraries import ConformanceError, Library
+from reports import LibraryReport
 
 __all__ = ["page"]
 
@@ -20,10 +22,12 @@ _SHORT = {"float64": "64", "float32": "32", "bfloat16": "b16", "float16": "16"}
 _HEAD = """\
 # Conformance
 
-What published implementations of decoder blocks keep of the invariants, by their mapping files. `make conformance`
-writes this page: it makes an environment for each library, verifies its layers on the CPU (profile `{profile}`, seed
-{seed}, spec `{spec}`), and fails when a violation has no explanation or an explanation no violation. What a verdict
-rests on, and what it does not show, is in [reports.md](reports.md#what-a-verdict-rests-on) and
+What published implementations of decoder blocks keep of the invariants, by their mapping files; with them two of our
+examples, and our own backends on the oldest versions that we take. `make conformance` writes this page: it makes an
+environment for each library, verifies its layers on the CPU (profile `{profile}`, seed {seed}, spec `{spec}`), runs
+there [the tests that need it](#tests-and-whole-models), and fails when a violation has no explanation or an explanation
+no violation, or when a test fails or is skipped. What a verdict rests on, and what it does not show, is in
+[reports.md](reports.md#what-a-verdict-rests-on) and
 [writing-a-backend.md](writing-a-backend.md#what-holds-does-not-show).
 
 {cases} cases: {holds} hold, {violated} violated (and explained below), of {unchecked} nothing is known. A case is one
@@ -50,27 +54,24 @@ class _Explanations:
         self.where.setdefault(reason, {})[f"{case['backend']} {case['dtype']}"] = None
 
 
-def page(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, Any]]) -> str:
+def page(libraries: Mapping[str, Library], found: Mapping[str, LibraryReport]) -> str:
     """Return the page.
 
     Args:
         libraries: by name, in the order of the page.
-        reports: name of the library -> its report, all of one spec, profile and seed. A library without one is named as
+        found: name of the library -> its reports, all of one spec, profile and seed. A library without them is named as
             such.
 
     Raises:
-        ConformanceError: there is no report, two are of different specs, or a violation is unexplained.
+        ConformanceError: there is no report, two are of different specs, a violation is unexplained, or a test did not
+            pass.
     """
-    missing = [name for name in libraries if name not in reports]
-    libraries = {name: library for name, library in libraries.items() if name in reports}
-    made_of = {
-        (report["spec"]["sha256"][:8], report["profile"], report["seed"]): name for name, report in reports.items()
-    }
-    if not made_of:
+    missing = [name for name in libraries if name not in found]
+    libraries = {name: library for name, library in libraries.items() if name in found}
+    if not libraries:
         raise ConformanceError("there is no report; run a library first")
-    if len(made_of) != 1:
-        raise ConformanceError(f"{', '.join(made_of.values())}: reports of different specs or profiles; run all")
-    [(spec, profile, seed)] = made_of
+    spec, profile, seed = _made_of(found)
+    reports = {name: one.verdicts for name, one in found.items()}
     explanations = _Explanations()
     for case in _cases(libraries, reports):
         if case["verdict"] in ("violated", "error"):
@@ -86,10 +87,24 @@ def page(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, An
         *([f"Not verified with this spec so far: {', '.join(missing)}.", ""] if missing else []),
         *_implementations(libraries, reports),
         *_explained(explanations),
+        *_beside(libraries, found),
     ]  # fmt: skip
     for name, library in libraries.items():
         lines += _library(library, reports[name], explanations)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _made_of(found: Mapping[str, LibraryReport]) -> tuple[str, str, int]:
+    """Return what all reports are of: the spec, the profile and the seed."""
+    made_of = {
+        (report["spec"]["sha256"][:8], report["profile"], report["seed"]): name
+        for name, one in found.items()
+        for report in (one.verdicts, one.models)
+        if report is not None
+    }
+    if len(made_of) != 1:
+        raise ConformanceError(f"{', '.join(made_of.values())}: reports of different specs or profiles; run all")
+    return next(iter(made_of))
 
 
 def _cases(libraries: Mapping[str, Library], reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -112,6 +127,8 @@ def _implementations(libraries: Mapping[str, Library], reports: Mapping[str, Map
     yield "|---|---|---|---|---|---|"
     for name, library in libraries.items():
         report = reports[name]
+        if unnamed := [package for package in library.versions if package not in report["versions"]]:
+            raise ConformanceError(f"{name}: the report names no version of {', '.join(unnamed)}; see `packages`")
         versions = ", ".join(f"{package} {report['versions'][package]}" for package in library.versions)
         for backend in report["backends"]:
             cases = _of(backend["name"], report)
@@ -133,6 +150,41 @@ def _explained(explanations: _Explanations) -> Iterator[str]:
         where = ", ".join(explanations.where[reason])
         yield f"{number}. {' '.join(reason.split())} ({_count(explanations.cases[reason], 'case')}: {where})"
     yield ""
+
+
+def _beside(libraries: Mapping[str, Library], found: Mapping[str, LibraryReport]) -> Iterator[str]:
+    """Say what else ran in the environments of the libraries."""
+    rows = []
+    for name, library in libraries.items():
+        tests, models = found[name].tests, found[name].models
+        if tests is not None:
+            if tests.failed or tests.skipped or not tests.passed:
+                told = f"{tests.passed} passed, {tests.failed} failed, {tests.skipped} skipped"
+                raise ConformanceError(f"the tests of {name}: {told}; all must run and pass")
+            files = ", ".join(f"`tests/{file}`" for file in library.tests)
+            named = f" with `{library.named}` in their names" if library.named else ""
+            rows.append(f"| {name} | {_count(tests.passed, 'test')} of {files}{named}: all pass |")
+        if models is not None:
+            rows.append(
+                f"| {name} | `blocklaws verify {library.models}`: {_of_models(models)}, see [models.md](models.md) |"
+            )
+    if rows:
+        yield from ("## Tests and whole models", "")
+        yield "`make test` skips the tests of libraries that it does not install, and has one version of each. Here"
+        yield "they ran, and none was skipped."
+        yield from ("", "| environment | what ran |", "|---|---|", *rows, "")
+
+
+def _of_models(report: Mapping[str, Any]) -> str:
+    cases = report["cases"]
+    counts = Counter(case["verdict"] for case in cases)
+    for case in cases:
+        if case["verdict"] in ("violated", "error") and not case["known"]:
+            raise ConformanceError(f"{case['invariant']} on {case['block']}, {case['backend']} has no explanation")
+    return (
+        f"{len({case['block'] for case in cases})} classes, {_count(len(cases), 'case')}: {counts['holds']} hold, "
+        f"{counts['violated'] + counts['error']} violated (all explained), {counts['unchecked']} unchecked"
+    )
 
 
 def _library(library: Library, report: Mapping[str, Any], explanations: _Explanations) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """Writes docs/models.md: ``python docs/models_page.py`` sweeps the causal models of transformers and tells of them.
 
 ``python docs/models_page.py REPORT.json`` tells it of a report that ``blocklaws verify transformers-models
---known-failures backends/transformers_models/known.yaml --json REPORT.json`` wrote. Must hold: every number and every
-model of the page is read from the report; what the report does not expect is not called known.
+--known-failures backends/transformers_models/known.yaml --json REPORT.json`` wrote; that is what ``make conformance``
+does. Must hold: every number and every model of the page is read from the report; what the report does not expect is
+not called known.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         "of the library's code, not of any published weights.",
         "",
         f"Measured with {versions}; profile {report['profile']}, seed {report['seed']}, float32,",
-        "attention `eager` and `sdpa`. `python docs/models_page.py` measures anew and writes this page.",
+        "attention `eager` and `sdpa`. `make conformance` measures anew and writes this page.",
         "",
         f"Of {len(models)} classes {len(built)} could be built, and {len(built - failing)} of these keep every",
         f"invariant that they can be asked. {len(failing)} do not:",

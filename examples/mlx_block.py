@@ -14,6 +14,7 @@ class MlxBackend:
 
     name = "mlx"
     dtypes = ("float32",)
+    packages = ("mlx",)  # reports name its version
     # Measured with MLX 0.32 on the CPU: in float64 those four are right to 1e-7, and a matrix product to 1e-16.
     cannot = {  # noqa: RUF012 (a contract of plain attributes)
         "float64": "MLX takes it, but its norm, rotary positions, sigmoid and softmax are no better than float32"

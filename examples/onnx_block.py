@@ -24,6 +24,7 @@ class OnnxBackend:
 
     name = "onnx"
     dtypes = ("float32", "float64")
+    packages = ("onnx", "onnxruntime")  # reports name their versions
 
     def supports(self, config):
         """Return None for a config that can be built, and otherwise a sentence that says why not."""

@@ -1,9 +1,12 @@
-"""The command that verifies published libraries: what it installs, what its page says, and that it is never lenient."""
+"""The command that verifies published libraries: what it installs and runs, what its page says, and that it is never
+lenient.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,13 @@ def report(*cases: dict[str, Any], sha: str = "0123456789") -> dict[str, Any]:
     }
 
 
+def reported(cases: dict[str, Any], **parts: Any) -> Any:
+    """Return what the run of a library left, as far as the page reads it."""
+    from reports import LibraryReport
+
+    return LibraryReport(cases, **parts)
+
+
 def library(name: str = "torch", **changes: Any) -> Any:
     from libraries import Library
 
@@ -53,24 +63,70 @@ def test_every_mapping_is_verified_by_one_library() -> None:
     assert sorted(verified) == sorted(path.name for path in MAPPINGS.glob("*.yaml"))
 
 
+def test_every_test_that_make_test_skips_runs_in_an_environment_that_has_its_library() -> None:
+    """Fails if a layer or an example needs a library that `make test` does not install, and its tests run nowhere."""
+    import test_examples
+    import test_mapped_frameworks
+    from libraries import load_libraries
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]["test"][0].partition("[")[2].strip("]").split(",")
+    libraries = load_libraries().values()
+    ran = {(file, one.name): one.named for one in libraries for file in one.tests}
+    for one in libraries:
+        needed = {requirement.partition("==")[0] for requirement in one.install} - {"numpy"}
+        for mapping in one.mappings if needed - set(extras) else ():
+            assert ran["test_mapped.py", one.name] in mapping
+            for name, layer in test_mapped_frameworks.LAYERS.items():
+                assert layer.file != mapping or ran["test_mapped_frameworks.py", one.name] in name
+    for example in test_examples.EXAMPLES:
+        if example.imports:
+            [one] = [one for one in libraries if f"examples/{example.file}:{example.attribute}" in one.backends]
+            assert ran["test_examples.py", one.name] in example.id
+
+
+RIGHT = "{says: x, versions: [torch], install: [torch==2], mappings: [torch_encoder.yaml]}"
+
+
 @pytest.mark.parametrize(
-    ("entry", "message"),
+    ("text", "message"),
     [
-        ("install: [torch>=2]", "'torch>=2' has no exact version; write name==version"),
-        ("install: [torch==2], pin: [x]", "unknown keys ['pin'], missing keys []"),
-        ("", "missing keys ['install']"),
+        ("torch: ]", "1:8: not valid YAML: "),
+        ("- torch", "1:1: the libraries must be a mapping (key: value), but here is a list"),
+        ("torch: torch==2", "1:8: torch must be a mapping (key: value), but here is 'torch==2'"),
+        (RIGHT.replace("says: x, ", ""), "1:8: torch has no 'says', which it must have"),
+        (RIGHT.replace("install: [torch==2], ", ""), "1:8: torch has no 'install', which it must have"),
+        (
+            RIGHT.replace("versions", "version"),
+            "1:18: torch has an unknown key 'version' (did you mean 'versions'?); the keys are says, install, ",
+        ),
+        (RIGHT.replace("==2", ">=2"), "torch: install: 'torch>=2' has no exact version; write name==version"),
+        (RIGHT.replace("[torch==2]", "torch==2"), "torch: install must be a list, but here is 'torch==2'"),
+        (RIGHT.replace("_encoder", "_decoder"), "torch: mappings: backends/mappings has no 'torch_decoder.yaml'"),
+        (
+            RIGHT.replace(", mappings: [torch_encoder.yaml]", ""),
+            "1:8: torch has neither 'mappings' nor 'backends': nothing would be verified",
+        ),
+        (RIGHT.replace("{says", "{tests: [test_none.py], says"), "torch: tests: tests has no 'test_none.py'"),
+        (RIGHT.replace("{says", "{named: x, says"), "torch: named: chooses among 'tests', and there are none"),
+        (RIGHT.replace("{says", "{constraints: none, says"), "must be true or false, but here is 'none'"),
+        (
+            RIGHT.replace("{says", "{variables: {XLA_FLAGS: 0}, says"),
+            "1:32: torch: variables: XLA_FLAGS must be a text; write it in quotes",
+        ),
     ],
 )
-def test_a_library_that_says_too_little_is_refused(tmp_path: Path, entry: str, message: str) -> None:
-    """Fails if two runs of one checkout could install different versions."""
+def test_a_file_of_libraries_that_says_too_little_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """Fails if two runs of one checkout could install different versions, or a misspelt key runs less."""
     from libraries import ConformanceError, load_libraries
 
     path = tmp_path / "libraries.yaml"
-    rest = "says: x, versions: [x], mappings: [x.yaml]"
-    path.write_text(f"torch: {{{', '.join(filter(None, [rest, entry]))}}}", encoding="utf-8")
+    path.write_text(text if text[0] != "{" else f"torch: {text}", encoding="utf-8")
     with pytest.raises(ConformanceError) as caught:
         load_libraries(path)
     assert message in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:1:")
+    assert "\n" not in str(caught.value)
 
 
 def test_the_page_tells_every_verdict() -> None:
@@ -80,13 +136,15 @@ def test_the_page_tells_every_verdict() -> None:
     text = page(
         {"torch": library(), "jax": library("jax")},
         {
-            "torch": report(
-                case(),
-                case("violated", "rounded twice", dtype="bfloat16"),
-                case("unchecked", invariant="cache-parity"),
-                case("unchecked", block="gpt"),  # a kind that the layer is not
-                case(invariant="prefix-invariance"),
-                case("unchecked", invariant="prefix-invariance", dtype="float64"),
+            "torch": reported(
+                report(
+                    case(),
+                    case("violated", "rounded twice", dtype="bfloat16"),
+                    case("unchecked", invariant="cache-parity"),
+                    case("unchecked", block="gpt"),  # a kind that the layer is not
+                    case(invariant="prefix-invariance"),
+                    case("unchecked", invariant="prefix-invariance", dtype="float64"),
+                )
             )
         },
     )
@@ -97,6 +155,22 @@ def test_the_page_tells_every_verdict() -> None:
     assert "| output-parity | 32 **b16** [1] |" in text
     assert "| prefix-invariance | 32 |" in text
     assert "cache-parity" not in text  # nothing was checked of it on any implementation
+    assert "## Tests and whole models" not in text
+
+
+def test_the_page_tells_what_else_ran() -> None:
+    """Fails if the reader cannot know that the tests of a library and its whole models were run."""
+    from page import page
+    from reports import Tests
+
+    models = report(case(block="A"), case("violated", "by design: it looks ahead", block="B"))
+    text = page(
+        {"torch": library(models="transformers-models"), "mlx": library("mlx", tests=("test_mapped.py",), named="mlx")},
+        {"torch": reported(report(case()), models=models), "mlx": reported(report(case()), tests=Tests(3))},
+    )
+    assert "| mlx | 3 tests of `tests/test_mapped.py` with `mlx` in their names: all pass |" in text
+    told = "2 classes, 2 cases: 1 hold, 1 violated (all explained), 0 unchecked, see [models.md](models.md)"
+    assert f"| torch | `blocklaws verify transformers-models`: {told} |" in text
 
 
 @pytest.mark.parametrize(
@@ -117,8 +191,89 @@ def test_a_page_that_would_not_be_true_is_refused(reports: dict[str, Any], messa
     from page import page
 
     with pytest.raises(ConformanceError) as caught:
-        page({name: library(name) for name in reports or ("torch",)}, reports)
+        page(
+            {name: library(name) for name in reports or ("torch",)},
+            {name: reported(one) for name, one in reports.items()},
+        )
     assert str(caught.value) == message
+
+
+def test_a_page_is_refused_where_a_test_or_a_model_did_not_do_as_it_should() -> None:
+    """Fails if what ran beside the invariants can be bad and the page is written all the same."""
+    from libraries import ConformanceError
+    from page import page
+    from reports import Tests
+
+    chosen = {"torch": library(tests=("test_mapped.py",), models="transformers-models")}
+    for parts, message in [
+        ({"tests": Tests(2, 1)}, "the tests of torch: 2 passed, 1 failed, 0 skipped; all must run and pass"),
+        ({"tests": Tests(2, 0, 1)}, "the tests of torch: 2 passed, 0 failed, 1 skipped; all must run and pass"),
+        ({"tests": Tests()}, "the tests of torch: 0 passed, 0 failed, 0 skipped; all must run and pass"),
+        ({"models": report(case("violated"))}, "output-parity on llama, layer[fast] has no explanation"),
+        ({"models": report(sha="9876543210")}, "torch, torch: reports of different specs or profiles; run all"),
+    ]:
+        with pytest.raises(ConformanceError) as caught:
+            page(chosen, {"torch": reported(report(case()), **parts)})
+        assert str(caught.value) == message
+
+
+def test_a_run_that_was_broken_off_counts_as_none(tmp_path: Path) -> None:
+    """Fails if the page can join what two runs of a library left."""
+    from libraries import ConformanceError
+    from reports import Reports, Tests
+
+    reports, chosen = Reports(tmp_path), {"torch": library(tests=("test_mapped.py",))}
+    reports.verdicts("torch").write_text(json.dumps(report(case())), encoding="utf-8")
+    assert reports.read(chosen) == {}
+    reports.tests("torch").write_text("<testsuites><testsuite", encoding="utf-8")
+    with pytest.raises(ConformanceError, match=r"^torch\.tests\.xml: not a report of pytest: "):
+        reports.read(chosen)
+    counts = '<testsuite tests="7" failures="1" errors="1" skipped="2"/>'
+    reports.tests("torch").write_text(f"<testsuites>{counts}</testsuites>", encoding="utf-8")
+    assert reports.read(chosen)["torch"].tests == Tests(passed=3, failed=2, skipped=2)
+    reports.forget("torch")
+    assert reports.read(chosen) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        ("def test_right(): pass", 0, "1 passed"),
+        ("def test_wrong(): assert 1 == 2", 1, "1 failed"),
+        (
+            "def test_other(): import pytest; pytest.skip('not installed')",
+            1,
+            "1 test was skipped in the environment of",
+        ),
+        ("", 1, "no tests ran"),
+    ],
+    ids=["passed", "failed", "skipped", "none"],
+)
+def test_a_test_that_is_skipped_fails_the_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], body: str, status: int, told: str
+) -> None:
+    """Fails if a library that is not there after all makes its tests pass."""
+    from run import run_tests
+
+    file = tmp_path / "test_of_a_layer.py"
+    file.write_text(body + "\n", encoding="utf-8")
+    chosen = library(tests=(str(file),), named="test_" if body else "")
+    assert run_tests(chosen, Path(sys.executable), tmp_path / "reports" / "torch.tests.xml") == status
+    assert told in capfd.readouterr().out
+
+
+def test_an_explanation_of_a_backend_that_nobody_has_is_told(tmp_path: Path) -> None:
+    """Fails if an explanation outlives the mapping that it speaks of."""
+    from run import of_nothing
+
+    from blocklaws.known_failures import KnownFailures
+
+    path = tmp_path / "explanations.yaml"
+    entries = "- {invariant: x, backend: 'layer*', reason: y}\n- {invariant: x, backend: lair, reason: y}\n"
+    path.write_text(entries, encoding="utf-8")
+    told = of_nothing(KnownFailures.load(path), {"torch": reported(report(case()))})
+    assert told == [f"{path}:2:3: no library has a backend 'lair'; remove the entry"]
 
 
 @needs_torch
@@ -136,7 +291,7 @@ def test_a_violation_without_explanation_and_an_explanation_without_violation_fa
     )
     written = tmp_path / "reports" / "torch.json"
     chosen = library(mappings=(str(broken),), blocks=("gpt",), dtypes=("float32",))
-    assert verify(chosen, Path(sys.executable), explanations, written) == 1
+    assert verify(chosen, chosen.names, Path(sys.executable), explanations, written) == 1
     told = capfd.readouterr().out
     assert "is listed as a known failure but holds; remove the entry" in told
     verdicts = {one["invariant"]: one["verdict"] for one in json.loads(written.read_text())["cases"]}
