@@ -15,6 +15,7 @@ __all__ = [
     "DTYPES",
     "PARAMETER_NAMES",
     "STAGES",
+    "one_array",
     "parameter_count",
     "parameter_shapes",
     "stage_order",
@@ -73,15 +74,21 @@ _QKV_BIASES = ("attention.query_bias", "attention.key_bias", "attention.value_bi
 def stage_order(config: BlockConfig) -> tuple[str, ...]:
     """Return the stages in the order in which a block of this placement computes them.
 
-    In a post-norm block each norm comes after its branch and its addition; inside, between the two.
+    In a post-norm block each norm comes after its branch and its addition, and gives the stage that ends its half (see
+    `one_array`); inside, between the branch and the addition.
     """
     if config.placement == "pre":
         return STAGES
-    if config.placement == "inside":
-        late = ("attention_norm", "after_attention", "feed_forward_branch", "feed_forward_norm", "output")
-        return (*(stage for stage in STAGES if stage not in late), *late)
-    late = ("after_attention", "attention_norm", "feed_forward_branch", "output", "feed_forward_norm")
+    late = ("attention_norm", "after_attention", "feed_forward_branch", "feed_forward_norm", "output")
     return (*(stage for stage in STAGES if stage not in late), *late)
+
+
+def one_array(placement: str) -> dict[str, str]:
+    """Return the stages that the equations make another stage too: the norms of a post-norm block end its halves.
+
+    Each is told by the name of the norm, which comes first in `stage_order`.
+    """
+    return {"attention_norm": "after_attention", "feed_forward_norm": "output"} if placement == "post" else {}
 
 
 def parameter_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:

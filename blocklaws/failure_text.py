@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOT_DETERMINISTIC",
+    "changed_text",
     "config_text",
     "failure_fields",
     "failure_text",
@@ -85,11 +86,27 @@ def config_text(config: Mapping[str, Any]) -> str:
     if config.get("bias"):
         choices.append("biases" if config["bias"] is True else f"{config['bias']} biases")
     choices += [
-        f"{name} {config[name]:g}" if isinstance(config[name], int | float) else f"{name} {config[name]}"
-        for name, default in DEFAULTS.items()
-        if config.get(name, default) != default
+        f"{name} {_value(config[name])}" for name, default in DEFAULTS.items() if config.get(name, default) != default
     ]
     return ", ".join(sizes + choices)
+
+
+def changed_text(changes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what the passes of a failure change of its config, to be put behind that; empty where they change nothing.
+
+    >>> changed_text({"": {"norm_eps": 0.0}, "after": {"placement": "post"}})
+    "; set by the invariant: norm_eps 0; in the pass 'after': placement post"
+    """
+    told = []
+    for name, changed in changes.items():
+        fields = ", ".join(f"{field} {_value(value)}" for field, value in changed.items())
+        told.append(f"; in the pass {name!r}: {fields}" if name else f"; set by the invariant: {fields}")
+    return "".join(told)
+
+
+def _value(value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:g}" if number else str(value)
 
 
 def world_text(example: Mapping[str, Any]) -> str:
@@ -220,7 +237,7 @@ def failure_fields(result: CaseResult, replay: str | None = None) -> list[tuple[
     elif _only_cached(result):
         fields.append(("note", _CACHE_PATH))
     if result.counterexample is not None:
-        fields.append(("config", config_text(result.config)))
+        fields.append(("config", config_text(result.config) + changed_text(result.config_changes)))
         fields.append(("world", world_text(result.counterexample)))
     if replay is None:
         replay = result.replay if is_named(result) else ""

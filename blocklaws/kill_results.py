@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import blocklaws
+from blocklaws.canonical import one_array
 from blocklaws.report_schema import FORMAT
 from blocklaws.specification import Invariant, Specification
 
@@ -247,10 +248,8 @@ class Matrix:
 
     def _same_stages(self, stage: str, block: str) -> set[str]:
         """In a post-norm block the first norm's output is the stream after attention, and the second's the output."""
-        if self.spec.blocks[block].choices["placement"] != "post":
-            return {stage}
-        pairs = ({"attention_norm", "after_attention"}, {"feed_forward_norm", "output"})
-        return next((pair for pair in pairs if stage in pair), {stage})
+        pairs = one_array(str(self.spec.blocks[block].choices["placement"])).items()
+        return next((set(pair) for pair in pairs if stage in pair), {stage})
 
     @property
     def localised(self) -> tuple[int, int]:

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from blocklaws.built import BlockRaised
-from blocklaws.canonical import stage_order, stage_shapes
+from blocklaws.canonical import one_array, stage_order, stage_shapes
+from blocklaws.config import BlockConfig
 from blocklaws.expressions import EvaluationError, Judgement, Vocabulary, judge, parse
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.specification import Tolerance
@@ -29,6 +30,8 @@ class Divergence:
     stage: str
     passed: str
     judgement: Judgement
+    placement: str = "pre"
+    """Where the norms of that pass stand, and so in which order its stages come."""
 
 
 def axis_pattern(mask: np.ndarray, names: Sequence[str]) -> str:
@@ -86,34 +89,43 @@ def _plural(name: str) -> str:
 def first_divergence(passes: Mapping[str, Pass], tolerance: Tolerance) -> Divergence | None:
     """Return the first stage, in the order of the computation, that is outside its calibrated bound in some pass.
 
+    A pass may have a config of its own, and each is looked at in the order of its own. Of several passes that one is
+    told which went wrong earliest; of those that went wrong in one place, the first.
+
     Returns None when the block cannot be traced, when the reference cannot run the world, or when every stage agrees.
     """
-    found: dict[str, Divergence] = {}
-    for name, passed in passes.items():
-        try:
-            shown, exact = passed.stages(), passed.reference().stages()
-            if "output" not in shown:
-                shown = {**shown, "output": passed.output()}
-        except (BlockRaised, Unavailable, AttributeError):
+    found = [each for name, passed in passes.items() if (each := _divergence_of(name, passed, tolerance)) is not None]
+    return min(found, key=lambda each: _place(each.stage, passes[each.passed].world.config), default=None)
+
+
+def _place(stage: str, config: BlockConfig) -> int:
+    """Return where a stage is computed, comparably between placements: what ends a half does so in the same place."""
+    return stage_order(config).index(one_array(config.placement).get(stage, stage))
+
+
+def _divergence_of(name: str, passed: Pass, tolerance: Tolerance) -> Divergence | None:
+    """Return the first stage of one pass that is outside its bound, in the order of its own config."""
+    try:
+        shown, exact = passed.stages(), passed.reference().stages()
+        if "output" not in shown:
+            shown = {**shown, "output": passed.output()}
+    except (BlockRaised, Unavailable, AttributeError):
+        return None
+    batch, tokens, _ = passed.world.input.shape
+    config = passed.world.config
+    wanted = stage_shapes(config, batch, tokens)
+    for stage in stage_order(config)[1:]:
+        if stage not in shown:
             continue
-        batch, tokens, _ = passed.world.input.shape
-        wanted = stage_shapes(passed.world.config, batch, tokens)
-        for stage in stage_order(passed.world.config)[1:]:
-            if stage not in shown or stage in found:
-                continue
-            if shown[stage].shape != wanted[stage]:
-                detail = f"has shape {shown[stage].shape} where {wanted[stage]} was expected"
-                found[stage] = Divergence(stage, name, Judgement(False, stage, detail, wrong=1, total=1))
-                continue
-            try:
-                judgement = _against_reference(shown[stage], exact[stage], passed.resolve(("recipe", stage)), tolerance)
-            except EvaluationError:
-                continue  # the reference itself is not finite here: it says nothing of the block
-            if not judgement.holds:
-                found[stage] = Divergence(stage, name, judgement)
-    for stage in next((stage_order(passed.world.config) for passed in passes.values()), ()):
-        if stage in found:
-            return found[stage]
+        if shown[stage].shape != wanted[stage]:
+            detail = f"has shape {shown[stage].shape} where {wanted[stage]} was expected"
+            return Divergence(stage, name, Judgement(False, stage, detail, wrong=1, total=1), config.placement)
+        try:
+            judgement = _against_reference(shown[stage], exact[stage], passed.resolve(("recipe", stage)), tolerance)
+        except EvaluationError:
+            continue  # the reference itself is not finite here: it says nothing of the block
+        if not judgement.holds:
+            return Divergence(stage, name, judgement, config.placement)
     return None
 
 

@@ -15,11 +15,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from blocklaws.canonical import one_array
 from blocklaws.checking import Case, Examination, Outcome, Verdict
 from blocklaws.claim_axes import axes_of_claim, axes_of_stage
 from blocklaws.failure_text import failure_text, shown_place
 from blocklaws.localising import Divergence, axis_pattern, first_divergence
 from blocklaws.located_yaml import Place
+from blocklaws.passes import Pass
 from blocklaws.report_schema import FORMAT
 from blocklaws.stage_table import table_of_failure
 
@@ -65,6 +67,9 @@ class CaseResult:
     spec_mistake: bool = False
     known: str = ""
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The config of the first pass."""
+    config_changes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Pass -> what its config has otherwise than ``config``; under "", what the invariant set for all passes."""
     counterexample: Mapping[str, Any] | None = None
     seed: int = 0
     profile: str = "default"
@@ -123,6 +128,7 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
         details |= {
             "counterexample": failure.example.as_dict(),
             "config": config,
+            "config_changes": _config_changes(config, case.config_of(failure.example), examination.passes),
             "examples_to_fail": failure.examples_to_fail,
             **_claimed(examination),
             **_localised(case, examination),
@@ -152,6 +158,20 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
         isolate=case.subject.isolated,
         **details,
     )
+
+
+def _config_changes(
+    config: Mapping[str, Any], kind: Mapping[str, Any], passes: Mapping[str, Pass]
+) -> dict[str, dict[str, Any]]:
+    """Return pass -> the fields of its config that are not those of the first pass, whose own are not the kind's."""
+    configs = {name: passed.world.config.as_dict() for name, passed in passes.items()}
+    changes = {"": _otherwise(config, kind)}
+    changes |= {name: _otherwise(each, config) for name, each in configs.items() if name}
+    return {name: changed for name, changed in changes.items() if changed}
+
+
+def _otherwise(config: Mapping[str, Any], than: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if value != than.get(name, value)}
 
 
 def _place(place: Place) -> str:
@@ -214,7 +234,8 @@ def _localised(case: Case, examination: Examination) -> dict[str, Any]:
 
 
 def _diverging(divergence: Divergence) -> dict[str, Any]:
-    of = f" in the pass {divergence.passed!r}" if divergence.passed else ""
+    also = one_array(divergence.placement).get(divergence.stage)
+    of = (f" (= {also})" if also else "") + (f" in the pass {divergence.passed!r}" if divergence.passed else "")
     mask = divergence.judgement.mask
     where = "" if mask is None else f": {axis_pattern(mask, axes_of_stage(divergence.stage, mask.ndim))}"
     return {"stage": divergence.stage, "divergence": f"{divergence.stage}{of}{where}", "how": "traced"}

@@ -131,7 +131,12 @@ _CASE = _object(
         "unproven": {**_FLAG, "description": "whether the invariant names no fault that would refute it"},
         "spec_mistake": _FLAG,
         "known": {**_TEXT, "description": "the reason why this failure is expected; empty where none is"},
-        "config": {"type": "object"},
+        "config": {"type": "object", "description": "of the first pass"},
+        "config_changes": {
+            "type": "object",
+            "additionalProperties": {"type": "object"},
+            "description": "pass -> what its config has otherwise; for the empty name, what the invariant set for all",
+        },
         "counterexample": {"anyOf": [{"$ref": "#/$defs/counterexample"}, {"type": "null"}]},
         "seed": _COUNT,
         "profile": _NAME,

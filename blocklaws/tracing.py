@@ -14,7 +14,7 @@ import numpy as np
 
 import blocklaws
 from blocklaws.built import BlockRaised
-from blocklaws.canonical import STAGES, stage_shapes
+from blocklaws.canonical import stage_order, stage_shapes
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.expressions import calibrated
@@ -89,7 +89,9 @@ def trace_world(subject: Subject, spec: Specification, world: World) -> dict[str
         raise BlocklawsError(f"backend {subject.name!r} cannot take this world: {reason}") from None
     exact = passed.reference().stages()
     wanted = stage_shapes(config, *world.input.shape[:2])
-    rows = [_row(stage, shown.get(stage), exact[stage], passed, wanted[stage], spec) for stage in STAGES[1:]]
+    rows = [
+        _row(stage, shown.get(stage), exact[stage], passed, wanted[stage], spec) for stage in stage_order(config)[1:]
+    ]
     return {
         "blocklaws": blocklaws.__version__,
         "backend": subject.name,

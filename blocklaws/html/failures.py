@@ -17,6 +17,7 @@ from markupsafe import Markup
 from blocklaws.causes import Cause, causes
 from blocklaws.failure_text import (
     NOT_DETERMINISTIC,
+    changed_text,
     config_text,
     is_named,
     snippet,
@@ -180,13 +181,13 @@ def _failure(anchor: str, result: CaseResult, report: Report, cause: Cause | Non
         experiments=tuple(result.how.removeprefix("narrowed: ").split("; ")) if _is_narrowed(result) else (),
         stages=stages if [row for row in stages if row.row["shape"] is not None][:-1] else stages[-1:],
         note=table["note"],
-        diagram=block_diagram(result.config, states, f"{anchor}-d") if _drawn(result) else Markup(),
+        diagram=_diagram(result, table["pass"], states, f"{anchor}-d"),
         first=mapped[0] if mapped else None,
         sides=_sides(anchor, mapped[0]) if mapped else (),
         after=tuple(mapped[1:]),
         weights=weights_of_both(anchor, weights) if weights and first != _WEIGHTS else (),
         weights_where=where(weights) if weights else "",
-        config=config_text(result.config) if result.config else "",
+        config=config_text(result.config) + changed_text(result.config_changes) if result.config else "",
         world=world_text(result.counterexample) if result.counterexample is not None else "",
         replay=result.replay if named else "",
         command=verify_command(result) if named else "",
@@ -195,8 +196,10 @@ def _failure(anchor: str, result: CaseResult, report: Report, cause: Cause | Non
     )
 
 
-def _drawn(result: CaseResult) -> bool:
-    return result.config.get("placement") in ("pre", "post", "inside")
+def _diagram(result: CaseResult, name: str, states: Mapping[str, str], anchor: str) -> Markup:
+    """Return the diagram of the pass whose stages are shown; of nothing that is no block."""
+    config = {**result.config, **(result.config_changes.get(name, {}) if name else {})}
+    return block_diagram(config, states, anchor) if config.get("placement") in ("pre", "post", "inside") else Markup()
 
 
 def stage_rows(anchor: str, rows: Sequence[Mapping[str, Any]], first: str | None) -> tuple[StageRow, ...]:
