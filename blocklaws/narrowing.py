@@ -37,6 +37,8 @@ _FEED_FORWARD_IN = ("feed_forward.gate", "feed_forward.up", "feed_forward.up_bia
 _FEED_FORWARD_OUT = ("feed_forward.down", "feed_forward.down_bias")
 # What is off by less than this everywhere has been rounded, not computed otherwise.
 _ROUNDED = 1e-2
+# What is beyond its bound by less than this turns right by whatever an experiment takes from it: nothing is told of it.
+_TELLING = 1.5
 # How much larger the sizes are made that an experiment may have made smaller.
 _LARGER = 8.0
 
@@ -54,36 +56,44 @@ class Narrowed:
     stages: tuple[str, ...]
     says: str
     how: str
+    passed: str = ""
+    """The pass whose world was experimented on, where that has a config of its own."""
 
 
 def narrowed(case: Case, passes: Mapping[str, Pass]) -> Narrowed | None:
     """Return what the outputs alone say of where a block is wrong.
 
-    Returns None where its outputs agree with the reference: what failed is then no stage of `forward`.
+    Returns None where its outputs agree with the reference: what failed is then no stage of `forward`; and where they
+    are so little beyond their bound that any experiment would hide it.
     """
     for passed in passes.values():
         output = passed.computed("output")
         if output is not None and output.shape != (wanted := passed.world.input.shape):
             return Narrowed(("output",), "its shape", f"the output has shape {output.shape}, the input {wanted}")
+    first = next(iter(passes.values())).world.config if passes else None
     bench = Bench(case)
     with np.errstate(all="ignore"), contextlib.suppress(Spent, BlockRaised):
-        for world in _candidates(case, passes):
-            if bench.wrong(world):
+        for name, world in _candidates(case, passes):
+            if bench.wrong(world) and bench.excess >= _TELLING:
                 stages, says = _Narrowing(bench, world).conclusion()
-                return Narrowed(tuple(stage for stage in STAGES if stage in stages), says, "; ".join(bench.seen))
+                named = tuple(stage for stage in STAGES if stage in stages)
+                return Narrowed(named, says, "; ".join(bench.seen), name if world.config != first else "")
     return None
 
 
-def _candidates(case: Case, passes: Mapping[str, Pass]) -> list[World]:
-    """Return the worlds in which the fault is looked for: first one that hides nothing, then those of the failure."""
-    failing = [passed.world for passed in passes.values()]
-    offset = failing[0].position_offset if failing else 0
+def _candidates(case: Case, passes: Mapping[str, Pass]) -> list[tuple[str, World]]:
+    """Return the worlds in which the fault is looked for: first one that hides nothing, then those of the failure.
+
+    Each has the name of its pass; the first is of none.
+    """
+    failing = [(name, passed.world) for name, passed in passes.items()]
+    offset = failing[0][1].position_offset if failing else 0
     telling = [
         sizes
         for sizes in case.menu
         if sizes.B > 1 and sizes.T > 2 and sizes.n_heads > 1 and case.subject.refusal(case.kind.config(sizes)) is None
     ]
-    return [case.world(Recipe(sizes, "normal", 0, offset)) for sizes in telling[:1]] + failing
+    return [("", case.world(Recipe(sizes, "normal", 0, offset))) for sizes in telling[:1]] + failing
 
 
 class _Narrowing:
@@ -104,11 +114,21 @@ class _Narrowing:
         return self._wrong(world, condition) is False
 
     def _right_if_larger(self, world: World | None, condition: str, *names: str) -> bool:
-        """Whether an output is right, and not because of what the change took from the sizes of the rest."""
+        """Whether an output is right, and not because of what the change took from the sizes of the rest.
+
+        Where queries are made larger the other sign is tried too: a score that would show a mistake when it is large
+        may be one of the most negative, and then all that is made larger hides it better.
+        """
         if world is None or not self._right(world, condition):
             return False
-        larger = worlds.scaled(world, _LARGER, *names)
-        return not self._wrong(larger, f"{condition} and {names[0]} {_LARGER:g} times as large")
+        signs = {1.0: "", -1.0: " and of the other sign"} if names[0] in _QUERY else {1.0: ""}
+        return not any(
+            self._wrong(
+                worlds.scaled(world, sign * _LARGER, *names),
+                f"{condition} and {names[0]} {_LARGER:g} times as large{told}",
+            )
+            for sign, told in signs.items()
+        )
 
     def _alike(self, a: np.ndarray | None, b: np.ndarray | None, sentence: str) -> bool:
         """Whether two arrays agree; kept in words where they do."""

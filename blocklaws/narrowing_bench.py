@@ -33,6 +33,8 @@ class Bench:
         self._calls = 0
         self._refused = 0
         self.seen: list[str] = []
+        #: How many times as large as what is allowed the last difference was that `wrong` looked at.
+        self.excess = 0.0
 
     def output(self, world: World | None) -> np.ndarray | None:
         """Return the block's output as float64, or None when it raised or cannot be built."""
@@ -50,9 +52,12 @@ class Bench:
             return None
         try:
             exact, recipe = made.resolve(("reference", "output")), made.resolve(("recipe", "output"))
-            return not calibrated(made.output(), exact, recipe, self._case.tolerance).holds
+            judgement = calibrated(made.output(), exact, recipe, self._case.tolerance)
         except (EvaluationError, BlockRaised):
             return None
+        difference, allowed = judgement.difference or 0.0, judgement.allowed or 0.0
+        self.excess = difference / allowed if allowed > 0 and np.isfinite(difference) else np.inf
+        return not judgement.holds
 
     def _run(self, world: World | None) -> Pass | None:
         if world is None:

@@ -248,7 +248,8 @@ def _narrowed(case: Case, examination: Examination) -> dict[str, Any]:
     if (found := narrowed(case, examination.passes)) is None:
         return {}
     stages = " or ".join(found.stages)
-    return {"stage": stages, "divergence": f"{stages}: {found.says}", "how": f"narrowed: {found.how}"}
+    of = f" in the pass {found.passed!r}" if found.passed else ""
+    return {"stage": stages, "divergence": f"{stages}{of}: {found.says}", "how": f"narrowed: {found.how}"}
 
 
 def _number(value: float | None) -> str:

@@ -27,6 +27,8 @@ from blocklaws.expressions import Judgement
 from blocklaws.failure_text import failure_text
 from blocklaws.localising import Divergence
 from blocklaws.narrowing import MOST_CALLS, Narrowed, narrowed
+from blocklaws.narrowing_bench import Bench
+from blocklaws.passes import Pass
 from blocklaws.planning import Choice, plan, properties_of
 from blocklaws.spec_reading import built_in_spec
 from blocklaws.subjects import Subject
@@ -234,6 +236,72 @@ def test_a_mistake_of_some_sizes_is_not_taken_for_what_hides_it(
     same = {stage, "output"} if stage == "feed_forward_norm" and block == "original" else {stage}
     assert same & set(found.stages), found
     assert len(found.stages) <= 5
+
+
+class HiddenByLittle(NumpyBlock):
+    """A hidden score has a hundred taken from it, and is seen where it was larger than the others by more."""
+
+    def softmax(self, scores: Any, visible: Any) -> Any:
+        return super().softmax(scores - np.where(visible, 0, 100).astype(scores.dtype), np.ones_like(visible))
+
+
+def concluded(fault: type[NumpyBlock], block: str, recipe: Recipe) -> Narrowed | None:
+    """Return what is concluded of one world in which the output is wrong."""
+    case = case_of(ForwardOnly(fault), block)
+    return narrowed(case, {"": Pass(case.subject, case.world(recipe), case.reference)})
+
+
+@pytest.mark.parametrize("block", ["llama", "llama-gqa", "gpt"])
+def test_scores_that_must_be_extreme_are_not_taken_for_what_makes_them_so(block: str) -> None:
+    """Fails when rotation or a bias is blamed for a mask, since without them no hidden score is the largest."""
+    sizes = SPEC.menus[SPEC.blocks[block].heads][:6]
+    recipes = [Recipe(one, "extreme-scores", seed) for one in sizes for seed in range(8) if one.T > 1]
+    found = [each for recipe in recipes if (each := concluded(HiddenByLittle, block, recipe)) is not None]
+    assert len(found) > 10
+    assert [each for each in found if "attention_weights" not in each.stages] == []
+
+
+def off_by(factor: float) -> type[NumpyBlock]:
+    """Return a block whose activation is wrong by so many roundings of float64."""
+
+    def activate(self: NumpyBlock, a: Any) -> Any:
+        value, pullback = NumpyBlock.activate(self, a)
+        return value * (1 + factor * 2.0**-52), pullback
+
+    return type("OffByLittle", (NumpyBlock,), {"activate": activate})
+
+
+def test_nothing_is_told_of_what_is_hardly_beyond_its_bound() -> None:
+    """Fails when a part is cleared by an output that any change brings within the bound again."""
+    # The world that is looked at first, in every narrowing.
+    sizes = next(one for one in SPEC.menus["equal"] if one.B > 1 and one.T > 2 and one.n_heads > 1)
+    recipe = Recipe(sizes, "normal", 0)
+
+    def excess(factor: float) -> float:
+        bench = Bench(case := case_of(ForwardOnly(off_by(factor)), "llama"))
+        bench.wrong(case.world(recipe))
+        return bench.excess
+
+    unit = excess(2.0**20) / 2.0**20
+    assert concluded(off_by(1.2 / unit), "llama", recipe) is None
+    found = concluded(off_by(100 / unit), "llama", recipe)
+    assert found is not None
+    assert "feed_forward_branch" in found.stages
+
+
+def test_a_pass_with_a_config_of_its_own_is_named() -> None:
+    """Fails when a reader takes the experiments on a post-norm pass for such on the block's own placement."""
+
+    class PostIsWrong(ForwardOnly):
+        def build(self, config: Any, parameters: Any, dtype: str) -> Any:
+            self._build = (NUMPY.with_fault("scale-missing") if config.placement == "post" else NUMPY).backend.build
+            return super().build(config, parameters, dtype)
+
+    options: dict[str, Any] = {"blocks": ["llama"], "dtypes": ["float64"], "invariants": ["placement-matters"]}
+    (result,) = blocklaws.verify(PostIsWrong(), profile="quick", **options).failures
+    assert result.stage == "query or key or attention_weights"
+    assert result.divergence.startswith("query or key or attention_weights in the pass 'after': ")
+    assert "in the pass 'after': placement post" in failure_text(result)
 
 
 def test_a_failure_tells_the_conclusion_and_what_it_rests_on() -> None:
