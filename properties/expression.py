@@ -7,6 +7,8 @@ error of the spec. Must not: know a framework or a fault.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +16,10 @@ import numpy as np
 
 from blocklaws.assigning import assign
 from blocklaws.built import BlockRaised
-from blocklaws.canonical import stage_shapes
+from blocklaws.canonical import STAGES, stage_shapes
 from blocklaws.checking import Case, Examination, nearest
 from blocklaws.errors import BlocklawsError
-from blocklaws.expressions import EvaluationError, Judgement, evaluate, judge
+from blocklaws.expressions import EvaluationError, Judgement, evaluate, finite, judge
 from blocklaws.invariant_reading import PATTERNS
 from blocklaws.passes import Pass, Scope, Unavailable
 from blocklaws.worlds import Example, World
@@ -68,7 +70,8 @@ class ExpressionProperty:
             try:
                 judgement = judge(clause.expression, scope, case.tolerance, exact=case.subject.deterministic)
             except EvaluationError as error:
-                wrong = _wrong_shape(passes, clause.expression.text)
+                text = clause.expression.text
+                wrong = _wrong_shape(passes, text) or _not_finite(passes, text)
                 if wrong is None:
                     raise BlocklawsError(f"{clause.place}: invariant {case.invariant.id!r}: {error}") from None
                 judgement = wrong
@@ -111,6 +114,23 @@ def _same_block(world: World, varied: World) -> bool:
     return varied.config == world.config and all(
         varied.parameters[name] is value for name, value in world.parameters.items()
     )
+
+
+def _not_finite(passes: Mapping[str, Pass], claim: str) -> Judgement | None:
+    """Return a failed judgement when some pass gave what is not finite where the reference does: a claim that takes it
+    for what something else is held against says nothing of the spec.
+    """
+    for name, each in passes.items():
+        shown = {"output": each.computed("output"), **(each.computed("trace") or {})}
+        for stage, value in shown.items():
+            if value is None or (found := finite(value, claim)).holds or stage not in STAGES:
+                continue
+            of = f" of the pass {name!r}" if name else ""
+            with contextlib.suppress(Unavailable, BlockRaised):
+                if finite(each.reference().resolve((stage,))).holds:
+                    detail = f"{stage}{of}, where the reference is finite: {found.detail}"
+                    return dataclasses.replace(found, detail=detail)
+    return None
 
 
 def _wrong_shape(passes: Mapping[str, Pass], claim: str) -> Judgement | None:

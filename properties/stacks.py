@@ -17,7 +17,7 @@ import numpy as np
 from blocklaws.built import BlockRaised, Built
 from blocklaws.canonical import parameter_count
 from blocklaws.checking import Case, Examination
-from blocklaws.expressions import Vocabulary, calibrated, differs, identical, judge, parse
+from blocklaws.expressions import Vocabulary, calibrated, differs, finite, identical, judge, parse
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, same
 from blocklaws.subjects import Subject
@@ -113,6 +113,18 @@ def _noise(case: Case, stack: Stack, compute: Callable[[Stack, str], np.ndarray]
     return exact, noise * _FLOAT64_BY_FLOAT32 if case.dtype == "float64" else noise
 
 
+def _require_finite(case: Case, stack: Stack, x: np.ndarray, output: np.ndarray) -> None:
+    """Refute blocks whose output is not finite where the reference's is: nothing can be held against such an output.
+
+    Raises:
+        Refuted: the blocks made what is not finite.
+        Unavailable: the reference blocks do so too.
+    """
+    if not (judgement := finite(output, "the output of the blocks is finite")).holds:
+        _noise(case, stack, lambda oracle, dtype: oracle.forward(x.astype(as_dtype(dtype))))
+        require(judgement, "the reference blocks are finite here")
+
+
 def _prefix(case: Case, stack: Stack) -> Examination:
     """Changing the tokens from p on changes no row before p, through all blocks."""
     world = stack.worlds[0]
@@ -120,6 +132,7 @@ def _prefix(case: Case, stack: Stack) -> Examination:
     changed = world.input.copy()
     changed[:, p:] = fill(world, "input", "fresh", 1)[:, p:]
     before, after = stack.forward(world.input), stack.forward(changed)
+    _require_finite(case, stack, world.input, before)
     require(
         same(case, after[:, :p], before[:, :p], "output rows before a changed token"), f"tokens from {p} on changed"
     )
@@ -132,6 +145,7 @@ def _truncation(case: Case, stack: Stack) -> Examination:
     step = case.subject.multiples.get("T", 1)
     p = _cut(world, few_lengths(range(step, world.input.shape[1], step)))
     whole, part = stack.forward(world.input)[:, :p], stack.forward(world.input[:, :p])
+    _require_finite(case, stack, world.input, whole)
     _, noise = _noise(case, stack, lambda oracle, dtype: oracle.forward(world.input.astype(as_dtype(dtype)))[:, :p])
     want = whole.astype(np.float64)
     require(calibrated(part, want, want + noise, case.tolerance, "the rows of the first tokens alone"), f"{p} tokens")

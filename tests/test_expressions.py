@@ -565,10 +565,10 @@ def test_calibrated_follows_the_error_of_the_recipe() -> None:
     assert not judged(text, output=Y + 10 * floor, input=Y, query=Y)
 
 
-@pytest.mark.parametrize("spoiled", ["input", "query"])
-def test_calibrated_needs_a_finite_reference_and_recipe(spoiled: str) -> None:
-    """Fails if a recipe that overflowed allows everything."""
-    with pytest.raises(EvaluationError, match="reference or recipe is not finite"):
+@pytest.mark.parametrize(("spoiled", "name"), [("input", "reference"), ("query", "recipe")])
+def test_calibrated_needs_a_finite_reference_and_recipe(spoiled: str, name: str) -> None:
+    """Fails if a recipe that overflowed allows everything, or it is not told which of the two did."""
+    with pytest.raises(EvaluationError, match=f"1 of {Y.size} elements of what stands for the {name} are not finite"):
         judged("calibrated(output, input, query)", **{"input": Y, "query": Y, spoiled: changed(Y, (0, 0, 0), np.inf)})
 
 

@@ -10,6 +10,7 @@ import pytest
 from property_support import Altered, check, faulty
 
 from blocklaws import SpecError
+from blocklaws.passes import Unavailable
 from blocklaws.properties.stacks import LAWS, _Model
 
 GENTLE = {"worlds": ["gentle"], "where": "T >= 2"}
@@ -69,6 +70,39 @@ def test_a_stack_of_wrong_blocks_is_refuted(tmp_path: Path, law: str, fault: str
     arguments = {"depth": 2, "law": law}
     result = check(tmp_path, "stacks", faulty(fault), arguments=arguments, worlds=["gentle"], where=where)
     assert result.verdict == "violated", result.reason
+
+
+def _nan_in_company(block: Any, x: Any, position_offset: int = 0) -> Any:
+    """Give a first row that is not a number, where it is not alone."""
+    output = block.forward(x, position_offset)
+    return np.where(np.arange(x.shape[1])[:, None] == 0, np.nan, output) if x.shape[1] > 1 else output
+
+
+@pytest.mark.parametrize("law", ["prefix", "truncation", "loss"])
+def test_a_block_that_is_not_finite_is_refuted_and_not_the_reference(tmp_path: Path, law: str) -> None:
+    """Fails if a NaN of the block, which its other runs are held against, is an error that blames the reference."""
+    arguments = {"depth": 2, "law": law}
+    result = check(tmp_path, "stacks", Altered(forward=_nan_in_company), arguments=arguments, **GENTLE)
+    assert result.verdict == "violated", result.reason
+    if law != "loss":
+        assert result.reason.startswith("the reference blocks are finite here: ")
+        assert "are not finite" in result.reason
+
+
+@pytest.mark.parametrize("law", ["prefix", "truncation"])
+def test_where_the_reference_is_not_finite_nothing_is_said(
+    tmp_path: Path, law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if blocks are refuted for an overflow that the reference blocks have too."""
+
+    def overflows(*_: Any) -> Any:
+        raise Unavailable("the reference recipe is not finite")
+
+    monkeypatch.setattr("blocklaws.properties.stacks._noise", overflows)
+    arguments = {"depth": 2, "law": law}
+    result = check(tmp_path, "stacks", Altered(forward=_nan_in_company), arguments=arguments, **GENTLE)
+    assert (result.verdict, result.examples - result.informative) == ("unchecked", result.examples)
+    assert "the reference recipe is not finite" in result.reason
 
 
 def test_blocks_that_share_a_parameter_are_refuted(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from faces_support import invoke, write_broken, write_right, write_spec
 import blocklaws
 from blocklaws.claim_axes import axes_of_claim, axes_of_stage, numbered
 from blocklaws.discovery import find_subjects
-from blocklaws.expressions import Vocabulary, parse
+from blocklaws.expressions import Vocabulary, identical, parse
 from blocklaws.failure_text import shown_place
 from blocklaws.localising import axis_pattern
 from blocklaws.versions import versions_of
@@ -143,8 +144,41 @@ def test_a_nan_is_not_told_as_if_it_were_expected() -> None:
     )
     (result,) = report.failures
     for text in (result.worst, result.reason):
-        assert "nan, not finite, so no difference can be told" in text
+        assert "nan, neither is finite, so no difference can be told" in text
         assert "difference| nan" not in text
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "said"),
+    [
+        (np.nan, 1.0, "what was got is not finite, so no difference can be told"),
+        (1.0, np.nan, "what was expected is not finite, so no difference can be told"),
+        (np.nan, np.inf, "neither is finite, so no difference can be told"),
+    ],
+)
+def test_the_side_that_is_not_finite_is_told(got: float, want: float, said: str) -> None:
+    """Fails when a reader cannot see which of two values is the broken one."""
+    judgement = identical(np.array([got]), np.array([want]))
+    assert judgement.detail.endswith(f"got {got!r}, want {want!r}, {said}")
+
+
+def test_a_nan_that_others_are_held_against_is_the_blocks_own(tmp_path: Path) -> None:
+    """Fails when a claim whose measure is the block's own output is called a mistake of the spec where that is NaN."""
+
+    def broken(x: np.ndarray, parameters: object, config: object) -> np.ndarray:
+        return np.full_like(x, np.nan)
+
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "extends: blocklaws\ninvariants:\n  - id: own-measure\n    says: Twice the same.\n"
+        "    then: calibrated(again.output, output, recipe.output)\n    refuted_by: [dropout-in-eval]\n",
+        encoding="utf-8",
+    )
+    choice: dict[str, Any] = {"spec": spec, "blocks": ["llama"], "invariants": ["own-measure"], "profile": "quick"}
+    (result,) = blocklaws.verify(broken, dtypes=["float32"], **choice).cases
+    assert result.verdict == "violated"
+    assert result.reason.startswith("output, where the reference is finite: ")
+    assert "are not finite" in result.reason
 
 
 # --- places ---

@@ -162,8 +162,12 @@ def _calibrated(context: Context, candidate: Value, reference: Value, recipe: Va
     x, exact, rounded = (widened(value) for value in (candidate, reference, recipe))
     if exact.shape != rounded.shape:
         raise EvaluationError(f"reference and recipe have shapes {exact.shape} and {rounded.shape}")
-    if not (np.isfinite(exact).all() and np.isfinite(rounded).all()):
-        raise EvaluationError("reference or recipe is not finite, nothing can be judged against it")
+    for name, value in (("reference", exact), ("recipe", rounded)):
+        if broken := int((~np.isfinite(value)).sum()):
+            raise EvaluationError(
+                f"{broken} of {value.size} elements of what stands for the {name} are not finite, so nothing can be "
+                "judged against it"
+            )
     if x.shape != exact.shape:
         detail = f"shapes differ: got {x.shape}, want {exact.shape}"
         return failed(context, detail, shape=x.shape, undecided=True)

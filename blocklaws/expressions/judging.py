@@ -69,7 +69,9 @@ class Judgement:
         """What to say of two values between which there is no number, as where one is NaN; empty for all others."""
         if self.difference is None or not math.isnan(self.difference):
             return ""
-        return "not finite, so no difference can be told"
+        got, want = (value is not None and math.isfinite(value) for value in (self.got, self.want))
+        which = "neither is" if not (got or want) else "what was got is not" if want else "what was expected is not"
+        return f"{which} finite, so no difference can be told"
 
     def __str__(self) -> str:
         return f"holds: {self.claim}" if self.holds else f"fails: {self.claim}: {self.detail}"
