@@ -41,6 +41,7 @@ class Examination:
         nearest: the (difference, allowed) of the comparison that came nearest to its bound, or went furthest beyond it.
         clause: the clause that failed.
         passes: the passes that were made, by name ("" is the base), for localising.
+        tried: those of an example in which the block raised: their configs are told, nothing is asked of them again.
     """
 
     informative: bool = True
@@ -51,6 +52,7 @@ class Examination:
     nearest: tuple[float, float] | None = None
     clause: Clause | None = None
     passes: Mapping[str, Pass] = dataclasses.field(default_factory=dict)
+    tried: Mapping[str, Pass] = dataclasses.field(default_factory=dict)
 
     @property
     def failed(self) -> bool:

@@ -123,12 +123,13 @@ def result_of(case: Case, outcome: Outcome, seconds: float, spec_file: str = "")
     details: dict[str, Any] = {}
     if (failure := outcome.failure) is not None:
         examination = failure.examination
-        world = next(iter(examination.passes.values())).world if examination.passes else None
+        passes = examination.passes or examination.tried
+        world = next(iter(passes.values())).world if passes else None
         config = world.config.as_dict() if world is not None else case.config_of(failure.example)
         details |= {
             "counterexample": failure.example.as_dict(),
             "config": config,
-            "config_changes": _config_changes(config, case.config_of(failure.example), examination.passes),
+            "config_changes": _config_changes(config, case.config_of(failure.example), passes),
             "examples_to_fail": failure.examples_to_fail,
             **_claimed(examination),
             **_localised(case, examination),

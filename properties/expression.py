@@ -40,10 +40,11 @@ class ExpressionProperty:
     def examine(self, case: Case, example: Example) -> Examination:
         """Judge one example."""
         invariant, picks = case.invariant, example.picks
+        passes: dict[str, Pass] = {}
         try:
             world = assign(case.world(example.recipe), invariant.set, picks, case.subject, case.tolerance)
             base = Pass(case.subject, world, case.reference)
-            passes = {"": base}
+            passes[""] = base
             for number, (name, assignments) in enumerate(invariant.variants.items(), start=1):
                 varied = assign(world, assignments, picks, case.subject, case.tolerance, salt=number)
                 passes[name] = Pass(case.subject, varied, case.reference, base if _same_block(world, varied) else None)
@@ -57,7 +58,7 @@ class ExpressionProperty:
                 return Examination(void=f"the reference recipe in {case.dtype} is not finite on this world")
             return self._judge(case, passes, scope)
         except BlockRaised as error:
-            return Examination(raised=str(error))
+            return Examination(raised=str(error), tried=passes)
         except Unavailable as reason:
             return Examination(void=str(reason))
 

@@ -132,6 +132,21 @@ def test_so_is_any_other_field(fault: str, where: Any, block: str, invariant: st
     assert told in failure_text(violated(WrongWhere(fault, **where), block, invariant))
 
 
+def test_so_is_that_of_a_pass_that_raises() -> None:
+    """Fails when a block is told to raise on a config that it takes, since it raised on another."""
+
+    class Refuses(WrongWhere):
+        def build(self, config: Any, parameters: Any, dtype: str) -> Any:
+            if config.placement == "post":
+                raise ValueError("no such placement here")
+            return super().build(config, parameters, dtype)
+
+    result = violated(Refuses("scale-missing", placement="post"), "llama", "placement-matters")
+    assert (result.verdict, result.stage) == ("error", None)
+    assert "no such placement here" in result.reason
+    assert "in the pass 'after': placement post" in failure_text(result)
+
+
 def test_what_is_changed_in_words() -> None:
     """Fails when a choice, a number or what stands for none is told wrongly."""
     assert changed_text({}) == ""
