@@ -8,6 +8,7 @@ verdict).
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 
 __all__ = ["BackendError", "BlocklawsError", "ConfigError", "SpecError", "did_you_mean", "missing_module"]
@@ -52,13 +53,18 @@ _EXTRAS = {
 
 
 def missing_module(error: ImportError) -> str:
-    """Say which module is not installed and how to install it.
+    """Say which module is not installed, or is there and lacks a part, and how to install it.
 
     >>> missing_module(ModuleNotFoundError("No module named 'torch'", name="torch"))
     "torch is not installed; pip install 'blocklaws[torch]'"
+    >>> missing_module(ModuleNotFoundError("No module named 'json.news'", name="json.news"))
+    'the json that is installed has no json.news, so it is too old, or too new; pip install --upgrade json'
     """
-    missing = (error.name or "").partition(".")[0]
+    missing, _, part = (error.name or "").partition(".")
     if not isinstance(error, ModuleNotFoundError) or not missing:
         return f"cannot be imported: {error}"
     what = f"'{_EXTRAS[missing]}'" if missing in _EXTRAS else missing
+    if part and importlib.util.find_spec(missing) is not None:
+        told = f"the {missing} that is installed has no {error.name}, so it is too old, or too new"
+        return f"{told}; pip install --upgrade {what}"
     return f"{missing} is not installed; pip install {what}"
