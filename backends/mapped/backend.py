@@ -89,6 +89,7 @@ class MappedBackend:
         self._check_needs()
         driver = load_driver(mapping.framework, dtype, self.device)
         built = self._build_objects(driver, config, dtype)
+        self._check_layer(driver, built["layer"])
         layer = driver.prepare(built["layer"])
         check_modules(mapping.stages, driver.modules(layer))
         order = feature_order(config, mapping.rotary)
@@ -98,10 +99,23 @@ class MappedBackend:
         block = MappedBlock(mapping, driver, layer, built, layout, order, config, numpy_dtype)
         # A part or a stage that is not there is not there in any world, so it is refused before anything is judged.
         if (config.block, dtype) not in self._tried:
+            batch, step = self.multiples.get("B", 1), self.multiples.get("T", 1)
+            tokens = step * max(1, 2 // step)
+            block.try_out(batch, tokens + step * (tokens == batch), step)
             self._tried.add((config.block, dtype))
-            tokens = self.multiples.get("T", 1)
-            block.try_out(self.multiples.get("B", 1), tokens * max(1, 2 // tokens))
         return block
+
+    def _check_layer(self, driver: Driver, layer: Any) -> None:
+        """Refuse a layer that the driver cannot drive: a class itself, or an object of another kind."""
+        if isinstance(layer, driver.layer_type):
+            return
+        wanted = f"a {driver.layer_type.__name__} of {driver.layer_type.__module__.partition('.')[0]}"
+        found = (
+            f"the class {layer.__name__} itself; build one of it with 'call'"
+            if isinstance(layer, type)
+            else f"a {type(layer).__name__}"
+        )
+        self._mapping.build["layer"].node.refuse(f"build: layer: expected {wanted}, found {found}")
 
     def _build_objects(self, driver: Driver, config: BlockConfig, dtype: str) -> dict[str, Any]:
         words = {**words_of(config), "dtype": driver.dtype, "dtype_name": dtype}
