@@ -57,6 +57,7 @@ class IsolatedBackend:
             self.blocks = tuple(mine["blocks"])
             self.deterministic, self.device = bool(mine["deterministic"]), str(mine["device"])
             self.cannot, self.validates = dict(mine["cannot"]), mine["validates"] is True
+            self.preflight = mine["preflight"] is True
             self.packages = tuple(mine["packages"])
         except WorkerEnded as ended:
             raise BackendError(f"backend {label!r}: while it was loaded, it {ended}") from None

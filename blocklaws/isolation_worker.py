@@ -244,6 +244,7 @@ def _description(subject: Subject) -> dict[str, Any]:
         "device": subject.device,
         "cannot": {str(name): str(why) for name, why in subject.cannot.items()},
         "validates": getattr(subject.backend, "validates", False) is True,
+        "preflight": subject.preflight,
         "packages": [str(name) for name in getattr(subject.backend, "packages", ())],
     }
 

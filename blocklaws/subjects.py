@@ -74,6 +74,8 @@ class Subject:
         self.multiples = self._multiples()
         self.deterministic = self._flag("deterministic", True)
         self.validates = self._flag("validates", False)
+        #: Whether it is asked for a block of each kind before anything is judged.
+        self.preflight = self._flag("preflight", False)
         self.device = str(getattr(backend, "device", "") or "")
         #: Whether its blocks are in a process of their own.
         self.isolated = getattr(backend, "isolated", False) is True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,11 @@ from mapped_support import (
     parameters_of,
 )
 
+import blocklaws
 from blocklaws.backends.mapped import load_mapping
 from blocklaws.backends.on_numpy import NumpyBackend
 from blocklaws.built import raised
+from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError
 
 Write = Callable[..., Path]
@@ -333,3 +336,70 @@ def test_what_a_layer_raises_later_names_its_line_and_the_call_of_the_mapping(ow
             method(x)
         where = f"own_layer_of_a_test.py:{at('four is')}, called by layer.yaml:{line_of(path, '  args:')}"
         assert str(raised(call, caught.value)) == f"{call} raised RuntimeError: four is too many ({where})"
+
+
+class _Refusing:
+    """A backend that refuses the second kind of block, as a mapping does that does not fit its layer."""
+
+    name = "refusing"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, *, preflight: bool) -> None:
+        self.preflight = preflight
+        self.built: list[tuple[str, str]] = []
+
+    def build(self, config: BlockConfig, parameters: dict[str, Any], dtype: str) -> Any:
+        self.built.append((config.block, dtype))
+        if config.block == "llama":
+            raise BackendError("layer.yaml:3:1: it does not fit")
+        if config.block == "original" and len(self.built) == 1:
+            np.random.seed(7)
+        if config.block == "plain":
+            raise RuntimeError("left to the cases")
+        return NumpyBackend().build(config, parameters, dtype)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_kind_that_is_refused_ends_the_run_before_another_is_judged(early: bool) -> None:
+    """Fails if the kinds before it are judged, for minutes, before what a later one lacks is told."""
+    backend, seen = _Refusing(preflight=early), []
+    told = r"^layer\.yaml:3:1: it does not fit( \(in a block llama, float32\))?$"
+    with pytest.raises(BackendError, match=told) as caught:
+        blocklaws.verify(
+            backend,
+            blocks=["gpt", "llama"],
+            dtypes=["float32"],
+            invariants=["shape-preservation"],
+            profile="quick",
+            progress=lambda *_: seen.append(1),
+        )
+    assert ("in a block" in str(caught.value), bool(seen)) == (early, not early)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("original", "changed NumPy's global random state"), ("plain", "left to the cases")]
+)
+def test_what_a_block_does_while_it_is_tried_is_told_of_its_cases(kind: str, told: str) -> None:
+    """Fails if an exception, or a change of what all share, is lost because no case was running."""
+    backend = _Refusing(preflight=True)
+    [result] = blocklaws.verify(
+        backend, blocks=[kind], dtypes=["float32"], invariants=["shape-preservation"], profile="quick"
+    ).cases
+    assert backend.built
+    assert result.verdict == "error"
+    assert told in result.reason
+
+
+@needs_torch
+def test_a_mapping_is_tried_first_in_a_process_of_its_own_too(own: Write) -> None:
+    """Fails if a guarded process does not hand on that a mapping is to be tried first."""
+    seen: list[int] = []
+    with pytest.raises(BackendError, match=r"layer\.yaml:\d+:\d+: forward: the layer returned nothing"):
+        blocklaws.verify(
+            str(own(("take: y,", "take: none,"))),
+            blocks=["gpt", "plain"],
+            dtypes=["float32"],
+            profile="quick",
+            progress=lambda *_: seen.append(1),
+        )
+    assert not seen

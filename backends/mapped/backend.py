@@ -37,8 +37,11 @@ class MappedBackend:
         device: the device that was chosen, or None for the framework's own choice.
         packages: the packages that the mapping needs, whose versions a report names.
         blocks: the further kinds of block that it is verified with unasked.
+        preflight: a layer that does not fit ends the run, so that each kind of block is tried before any is judged.
         cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
     """
+
+    preflight = True
 
     def __init__(self, mapping: Mapping, device: str | None = None) -> None:
         self._mapping = mapping
