@@ -388,7 +388,7 @@ LOAD_ERRORS = [
     ),
     ("bfloat16, float16]", "bfloat, float16]", "yaml:7:19: dtypes: 'bfloat' is not known (did you mean 'bfloat16'?)"),
     ("  norm: rms\n", "", "supports: the key 'norm' is missing"),
-    ("  norm: rms\n", "  norm: rmsnorm\n", "supports: norm: 'rmsnorm' is not known; expected some of ['rms', 'layer']"),
+    ("  norm: rms\n", "  norm: rmsnorm\n", "supports: norm: 'rmsnorm' is not known; expected some of rms, layer"),
     ("$d_ff", "$d_f", "unknown name $d_f (did you mean 'd_ff'?); known here: block, d_model,"),
     ("$d_ff", "$open(1)", "'open(1)' is not allowed in an expression"),
     (

@@ -126,6 +126,12 @@ class ParameterMap:
                     )
                 used[name] = target
 
+    @property
+    def otherwise(self) -> tuple[str, ...]:
+        """The canonical parameters for which a number stands where the block has none."""
+        rules = [rule for rule in self._rules.values() if rule.otherwise is not None]
+        return tuple(name for rule in rules for name, _ in rule.names())
+
     def lay_out(
         self,
         config: BlockConfig,

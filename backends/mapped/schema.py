@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blocklaws.backends.mapped.driver import DRIVERS
+from blocklaws.backends.mapped.hearing import check_heard
 from blocklaws.backends.mapped.masks import Mask, parse_mask
 from blocklaws.backends.mapped.operations import parse_operations
 from blocklaws.backends.mapped.parameters import ParameterMap
@@ -142,7 +143,7 @@ def _parse(root: Node, name: str, path: Path) -> Mapping:
         stages=parse_stages(entries["stages"]) if "stages" in entries else (),
     )
     _check_cannot(mapping, entries)
-    _check_rotary(mapping, entries)
+    check_heard(mapping, entries["supports"])
     return mapping
 
 
@@ -265,18 +266,3 @@ def _check_cannot(mapping: Mapping, entries: abc.Mapping[str, Node]) -> None:
             entries["cannot"].value[name].refuse(
                 f"cannot: {name!r} is offered elsewhere in the file; say one of the two"
             )
-
-
-def _check_rotary(mapping: Mapping, entries: abc.Mapping[str, Node]) -> None:
-    """Refuse a layer of two layouts that neither hears which one is wanted nor says which one is its own."""
-    layouts = [word for word in mapping.supports.choices["rotary"] if word is not None]
-    if mapping.rotary is not None or len(layouts) < 2:
-        return
-    heard = set(mapping.passing.call.names())
-    for value in (*mapping.build.values(), *mapping.inputs.values()):
-        heard |= set(value.names())
-    if "rotary" not in heard:
-        entries["supports"].value["rotary"].refuse(
-            f"supports: rotary: {' and '.join(layouts)} are supported, but nothing passes $rotary to the layer; "
-            "say which pairs it turns with 'rotary: half' or 'rotary: interleaved'"
-        )
