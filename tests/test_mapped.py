@@ -505,7 +505,7 @@ BUILD_ERRORS = [
     ),
     (
         "attention_bias: $bias",
-        "attention_bias: true",
+        "attention_bias: $bias == bias",
         "the layer has 'self_attn.q_proj.bias', but this block has no attention.query_bias",
     ),
     (
