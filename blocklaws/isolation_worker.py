@@ -239,6 +239,7 @@ def _description(subject: Subject) -> dict[str, Any]:
         "name": subject.name,
         "dtypes": list(subject.dtypes),
         "blocks": list(subject.blocks),
+        "blocks_at": subject.blocks_at,
         "multiples": dict(subject.multiples),
         "deterministic": subject.deterministic,
         "device": subject.device,

@@ -9,7 +9,8 @@ import pytest
 from mapped_support import ENCODER, LLAMA
 
 from blocklaws.backends.mapped import load_mapping
-from blocklaws.errors import BackendError
+from blocklaws.errors import BackendError, BlocklawsError
+from blocklaws.running import prepare
 
 Write = Callable[..., Path]
 
@@ -147,3 +148,17 @@ def test_words_are_told_as_a_file_writes_them(write: Write, text: str, old: str,
     with pytest.raises(BackendError) as caught:
         load_mapping(write(text, (old, new)))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("isolate", [False, None])
+@pytest.mark.parametrize("blocks", [[], ["llama"]])
+def test_a_kind_that_there_is_not_is_refused_with_its_line(
+    write: Write, monkeypatch: pytest.MonkeyPatch, blocks: list[str], isolate: bool | None
+) -> None:
+    """Fails if a misspelt kind in `blocks` is passed over where a run names another, or told without its place."""
+    path = write(DEAF, ("build: ", "blocks: [mistral, granit]\nbuild: "))
+    monkeypatch.chdir(path.parent)
+    with pytest.raises(BlocklawsError) as caught:
+        prepare([path.name], blocks=blocks, isolate=isolate)
+    assert str(caught.value).startswith("layer.yaml:11:19: blocks: unknown block 'granit' (did you mean 'granite'?); ")
+    prepare([write(path.read_text(), (", granit]", "]")).name], blocks=blocks, isolate=isolate)

@@ -37,6 +37,7 @@ class MappedBackend:
         device: the device that was chosen, or None for the framework's own choice.
         packages: the packages that the mapping needs, whose versions a report names.
         blocks: the further kinds of block that it is verified with unasked.
+        blocks_at: where the file names each of them.
         preflight: a layer that does not fit ends the run, so that each kind of block is tried before any is judged.
         cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
     """
@@ -52,7 +53,8 @@ class MappedBackend:
         self.deterministic = mapping.deterministic
         self.cannot = dict(mapping.cannot)
         self.packages = tuple(mapping.needs)
-        self.blocks = mapping.blocks
+        self.blocks = tuple(mapping.blocks)
+        self.blocks_at = {name: str(node.place) for name, node in mapping.blocks.items()}
         self._tried: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ class Mapping:
     framework: str
     needs: abc.Mapping[str, tuple[str | None, Node]]
     dtypes: tuple[str, ...]
-    blocks: tuple[str, ...]
+    blocks: abc.Mapping[str, Node]
     multiples: abc.Mapping[str, int]
     deterministic: bool
     supports: Supports
@@ -128,7 +128,7 @@ def _parse(root: Node, name: str, path: Path) -> Mapping:
         framework=framework,
         needs=_parse_needs(entries.get("needs")),
         dtypes=_parse_dtypes(entries.get("dtypes")),
-        blocks=tuple(item.text("blocks") for item in entries["blocks"].items("blocks")) if "blocks" in entries else (),
+        blocks=_parse_blocks(entries.get("blocks")),
         multiples=_parse_multiples(entries.get("multiples")),
         deterministic=_parse_flag(entries.get("deterministic"), "deterministic"),
         supports=supports,
@@ -235,6 +235,10 @@ def _parse_dtypes(node: Node | None) -> tuple[str, ...]:
     if node is None:
         return ("float32",)
     return tuple(item.word("dtypes", DTYPES) for item in node.items("dtypes"))
+
+
+def _parse_blocks(node: Node | None) -> dict[str, Node]:
+    return {item.text("blocks"): item for item in (node.items("blocks") if node is not None else ())}
 
 
 def _parse_multiples(node: Node | None) -> dict[str, int]:
