@@ -119,7 +119,7 @@ class Part:
         hint = (
             f"; where tokens come first, pass $input transposed and say {self.key}: {{do: [{{transpose: [1, 0, 2]}}]}}"
             if shape == (tokens, batch, width)
-            else f"; say with {self.key!r} which part of the result it is, and pass $input as the layer takes it"
+            else f"; look at {self.key!r}, and at how $input and $mask are passed"
         )
         which = "the whole result" if self.take is None else f"the part {self.take!r} of the result"
         self.node.refuse(f"{self.what}: {which} has shape {shape}, where [batch, token, d_model] is {expected}{hint}")
