@@ -217,7 +217,7 @@ def test_a_gain_that_is_held_minus_one_comes_back_as_it_was_given(own: Write) ->
         (
             [("{take: y, do: [{transpose: [1, 0, 2]}]}", "{take: y, do: [{select: [0, 0]}]}")],
             "  output:",
-            "part 'y' of the result has shape (1, 8), where [batch, token, d_model] is (1, 2, 8); look at 'output', and at how ",
+            "part 'y' of the result has shape (1, 8), where [batch, token, d_model] is (1, 2, 8); look at 'output', ",
         ),
         (
             [("{take: y, do: [{transpose: [1, 0, 2]}]}", "{take: y, do: [{transpose: [1, 0]}]}")],
