@@ -20,14 +20,18 @@ import numpy as np
 
 from blocklaws.canonical import CAPABILITIES, DTYPES
 from blocklaws.config import BlockConfig
+from blocklaws.errors import BackendError
 
-__all__ = ["BlockRaised", "Built", "FunctionBlock", "plain_text", "raised", "takes_offset", "to_array"]
+__all__ = ["PLACE", "BlockRaised", "Built", "FunctionBlock", "plain_text", "raised", "takes_offset", "to_array"]
 
 #: More elements than any world's output has: a broadcast view of exabytes is refused before it is copied.
 _MAX_ELEMENTS = 100_000_000
 _LIBRARIES = ("site-packages", "dist-packages", "<frozen")
 # Where blocks are called from: these frames say nothing of a block.
 _HARNESS = {os.path.join(os.path.dirname(__file__), name) for name in ("built.py", "subjects.py")}
+
+#: The attribute of an exception in which an adapter that drives others' code says where it came from.
+PLACE = "blocklaws_place"
 
 
 class BlockRaised(Exception):
@@ -47,7 +51,9 @@ def raised(call: str, error: BaseException) -> BlockRaised:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in _HARNESS]
     # The reader's own line tells more than the line inside the library that it called.
     own = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARIES)] or frames
-    where = f"{own[-1].filename.rsplit('/', 1)[-1]}:{own[-1].lineno}" if own else ""
+    where = getattr(error, PLACE, None) or (f"{own[-1].filename.rsplit('/', 1)[-1]}:{own[-1].lineno}" if own else "")
+    if isinstance(error, BackendError):
+        return BlockRaised(call, f"was refused: {plain_text(error, 1000)}")  # it says its own place
     message = plain_text(error)
     return BlockRaised(
         call, f"raised {type(error).__name__}: {message}" if message else f"raised {type(error).__name__}", where

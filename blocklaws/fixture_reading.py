@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from blocklaws.expressions import Expression, ExpressionError, Vocabulary, parse
 from blocklaws.fields import Fields, as_mapping, as_sequence, described
 from blocklaws.located_yaml import Place, load
 from blocklaws.packaged import packaged_file, packaged_names
-from blocklaws.spec_reading import read_number
+from blocklaws.spec_reading import built_in_spec, read_number
 from blocklaws.specification import BlockKind, Sizes
 from blocklaws.worlds import Recipe, World, as_dtype, make_world
 
@@ -151,6 +152,20 @@ class Fixture:
             )
         return self.checks[name]
 
+    def misfit(self, kind: BlockKind) -> str:
+        """Return why the printed numbers say nothing of a kind of block; empty where they do.
+
+        They were computed with the choices of the built-in kinds and its own; a spec may have changed those of a kind.
+        """
+        if kind.name not in self.blocks:
+            return f"the fixture {self.name} is of {' and '.join(self.blocks)}"
+        changed = [
+            f"{name} {_written(printed)}, and the spec's {kind.name} has {name} {_written(kind.choices[name])}"
+            for name, printed in built_in_spec().blocks[kind.name].choices.items()
+            if name not in self.config and printed != kind.choices[name]
+        ]
+        return f"the fixture {self.name} was computed with {'; with '.join(changed)}" if changed else ""
+
     def world(self, kind: BlockKind, dtype: str, set: Mapping[str, Any] | None = None, layer: int = 0) -> World:
         """Return the world for a kind of block; ``set`` changes parameters, ``layer`` counts the blocks below it."""
         kind = dataclasses.replace(kind, choices={**kind.choices, **self.config})
@@ -170,6 +185,10 @@ class Fixture:
         x = world.input.copy()
         x[:, token, feature] = (x[:, token, feature].astype(np.float64) + amount).astype(as_dtype(world.dtype))
         return world.replace(input=x)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _filled(value: Any, shape: tuple[int, ...]) -> np.ndarray:

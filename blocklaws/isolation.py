@@ -54,9 +54,10 @@ class IsolatedBackend:
             self.descriptions: list[dict[str, Any]] = list(described)
             mine = self.descriptions[variant]
             self.name, self.dtypes, self.multiples = mine["name"], tuple(mine["dtypes"]), mine["multiples"]
-            self.blocks = tuple(mine["blocks"])
+            self.blocks, self.blocks_at = tuple(mine["blocks"]), dict(mine["blocks_at"])
             self.deterministic, self.device = bool(mine["deterministic"]), str(mine["device"])
             self.cannot, self.validates = dict(mine["cannot"]), mine["validates"] is True
+            self.preflight = mine["preflight"] is True
             self.packages = tuple(mine["packages"])
         except WorkerEnded as ended:
             raise BackendError(f"backend {label!r}: while it was loaded, it {ended}") from None

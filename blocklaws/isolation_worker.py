@@ -239,11 +239,13 @@ def _description(subject: Subject) -> dict[str, Any]:
         "name": subject.name,
         "dtypes": list(subject.dtypes),
         "blocks": list(subject.blocks),
+        "blocks_at": subject.blocks_at,
         "multiples": dict(subject.multiples),
         "deterministic": subject.deterministic,
         "device": subject.device,
         "cannot": {str(name): str(why) for name, why in subject.cannot.items()},
         "validates": getattr(subject.backend, "validates", False) is True,
+        "preflight": subject.preflight,
         "packages": [str(name) for name in getattr(subject.backend, "packages", ())],
     }
 

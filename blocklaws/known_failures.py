@@ -17,6 +17,7 @@ from typing import Any
 
 from blocklaws.checking import Case
 from blocklaws.errors import did_you_mean
+from blocklaws.failure_text import shown_place
 from blocklaws.fields import Fields, as_mapping, as_sequence
 from blocklaws.located_yaml import Place, load
 from blocklaws.models.subject import ModelSubject
@@ -47,11 +48,11 @@ class KnownFailure:
     def matches(self, invariant: str, name: str, backend: str, block: str, dtype: str, device: str) -> bool:
         """Whether the entry speaks of a case."""
         return (
-            (fnmatch.fnmatchcase(invariant, self.invariant) or name == self.invariant)
-            and fnmatch.fnmatchcase(backend, self.backend)
-            and fnmatch.fnmatchcase(block, self.block)
-            and fnmatch.fnmatchcase(dtype, self.dtype)
-            and fnmatch.fnmatchcase(device or "cpu", self.device)
+            (_means(self.invariant, invariant) or name == self.invariant)
+            and _means(self.backend, backend)
+            and _means(self.block, block)
+            and _means(self.dtype, dtype)
+            and _means(self.device, device or "cpu")
             and self._version_matches()
         )
 
@@ -63,23 +64,29 @@ class KnownFailure:
         """
         return (
             any(
-                fnmatch.fnmatchcase(subject.name, self.backend)
-                and fnmatch.fnmatchcase(subject.device or "cpu", self.device)
+                self.is_about(subject)
                 # Of a family of models one may have been chosen by its name.
                 and (not isinstance(subject, ModelSubject) or bool(fnmatch.filter(subject.models, self.block)))
                 for subject in subjects
             )
-            and (not choice.blocks or any(fnmatch.fnmatchcase(block, self.block) for block in choice.blocks))
-            and (not choice.dtypes or any(fnmatch.fnmatchcase(dtype, self.dtype) for dtype in choice.dtypes))
+            and (not choice.blocks or any(_means(self.block, block) for block in choice.blocks))
+            and (not choice.dtypes or any(_means(self.dtype, dtype) for dtype in choice.dtypes))
             and (
                 not choice.invariants
-                or any(
-                    fnmatch.fnmatchcase(id, self.invariant) or self.invariant.startswith(f"{id}[")
-                    for id in choice.invariants
-                )
+                or any(_means(self.invariant, id) or self.invariant.startswith(f"{id}[") for id in choice.invariants)
             )
             and self._version_matches()
         )
+
+    def is_about(self, subject: Subject) -> bool:
+        """Whether the entry speaks of a backend, on the device where it is."""
+        return _means(self.backend, subject.name) and _means(self.device, subject.device or "cpu")
+
+    @property
+    def package(self) -> str:
+        """The distribution whose version the entry asks for; empty where it asks for none."""
+        match = _VERSION.match(self.version)
+        return match["package"] if match else ""
 
     @property
     def unmatched(self) -> str:
@@ -99,6 +106,19 @@ class KnownFailure:
         return {"<": have < want, "<=": have <= want, ">": have > want, ">=": have >= want, "==": have == want}[
             match["sign"]
         ]
+
+
+def _means(pattern: str, name: str) -> bool:
+    """Whether a name, or a pattern of names with ``*``, means a name; ``hf_llama[sdpa]`` is a name as it stands."""
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def _installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -162,6 +182,9 @@ class KnownFailures:
     def check(self, spec: Specification, subjects: Sequence[Subject]) -> None:
         """Refuse an entry about an invariant, a block or a model that there is not, whatever a run leaves out.
 
+        So is a version of what is not installed, where the entry speaks of a backend of this run: it could never match.
+        A backend of another run is not refused, since one list serves several; see `elsewhere`.
+
         Raises:
             SpecError: with the place of the entry and the nearest right word.
         """
@@ -174,6 +197,23 @@ class KnownFailures:
                 entry.place.refuse(f"known failure: unknown invariant {id!r}{did_you_mean(id, invariants)}")
             if not fnmatch.filter(blocks, entry.block):
                 entry.place.refuse(f"known failure: unknown block {entry.block!r}{did_you_mean(entry.block, blocks)}")
+            if entry.package and not _installed(entry.package) and any(map(entry.is_about, subjects)):
+                packages = [str(found.name) for found in importlib.metadata.distributions()]
+                hint = did_you_mean(entry.package, packages)
+                entry.place.refuse(
+                    f"known failure: version: no distribution {entry.package!r} is installed{hint}; "
+                    "correct it, or name the backend that stands on it with 'backend'"
+                )
+
+    def elsewhere(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
+        """Return a phrase for each backend that entries name and the run has not, with the place of the first one."""
+        names = [subject.name for subject in subjects]
+        found: dict[str, str] = {}
+        for entry in self.entries:
+            if not any(_means(entry.backend, name) for name in names):
+                place = f"{shown_place(entry.place.file)}:{entry.place.line}"
+                found.setdefault(entry.backend, f"{entry.backend}{did_you_mean(entry.backend, names)} ({place})")
+        return tuple(found.values())
 
     def told(self, results: Sequence[CaseResult], choice: Choice, subjects: Sequence[Subject]) -> list[dict[str, Any]]:
         """Return for each entry whether it ``matched`` a case, and the sentences that make it stale.

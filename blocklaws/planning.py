@@ -17,6 +17,7 @@ from blocklaws.discovery import find_property, find_subjects
 from blocklaws.errors import BlocklawsError, SpecError, did_you_mean
 from blocklaws.models.case import model_cases
 from blocklaws.models.subject import ModelSubject
+from blocklaws.spec_reading import built_in_spec
 from blocklaws.specification import BlockKind, Clause, Invariant, Specification
 from blocklaws.subjects import Subject
 
@@ -50,6 +51,7 @@ def plan(
         BlocklawsError: a name is unknown, two backends have one name, or nothing is left to check.
     """
     _distinct(subjects)
+    _check_blocks(spec, subjects)
     profile = spec.one("profiles", choice.profile)
     models = dict.fromkeys(name for subject in subjects for name in getattr(subject, "models", ()))
     # With whole models in the run, a name may be of theirs; without, everything is looked for where it always was.
@@ -152,6 +154,22 @@ def _parts(invariant: Invariant, property: Property) -> list[tuple[str, frozense
         ((needs, clauses),) = groups.items()
         return [("", needs, tuple(clauses))]
     return [("+".join(sorted(needs)), needs, tuple(clauses)) for needs, clauses in groups.items()]
+
+
+def _check_blocks(spec: Specification, subjects: Sequence[Subject]) -> None:
+    """Refuse a backend that asks for a kind of block that there is not, whether or not a run names others.
+
+    A spec that leaves out some of the built-in kinds is no reason to refuse a backend that is one of these too.
+    """
+    known = list(dict.fromkeys((*spec.blocks, *built_in_spec().blocks)))
+    for subject in subjects:
+        for name in getattr(subject, "blocks", ()):
+            if name not in known:
+                place = subject.blocks_at.get(name) or f"backend {subject.label!r}"
+                raise BlocklawsError(
+                    f"{place}: blocks: unknown block {name!r}{did_you_mean(name, known)}; `blocklaws list blocks` "
+                    f"shows all {len(spec.blocks)}"
+                )
 
 
 def _distinct(subjects: Sequence[Subject]) -> None:

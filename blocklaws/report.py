@@ -13,7 +13,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blocklaws.canonical import one_array
 from blocklaws.checking import Case, Examination, Outcome, Verdict
@@ -24,6 +24,9 @@ from blocklaws.located_yaml import Place
 from blocklaws.passes import Pass
 from blocklaws.report_schema import FORMAT
 from blocklaws.stage_table import table_of_failure
+
+if TYPE_CHECKING:
+    from blocklaws.expressions import Judgement
 
 __all__ = ["VERDICTS", "CaseResult", "Report", "result_of"]
 
@@ -193,13 +196,14 @@ def _claimed(examination: Examination) -> dict[str, Any]:
     names = axes_of_claim(expression, judgement.claim, len(judgement.shape), judgement.name)
     where = ", ".join(f"{name}={index}" for name, index in zip(names, judgement.worst, strict=True))
     broken = f", {judgement.incomparable}" if judgement.incomparable else ""
-    details["worst"] = (
-        f"at {judgement.name + ', ' if judgement.name else ''}{where}: got {_number(judgement.got)}"
+    found = _too_alike(judgement) or (
+        f"got {_number(judgement.got)}"
         + (f", expected {_number(judgement.want)}" if judgement.want is not None else "")
         + (f", |difference| {judgement.difference:.3g}" if judgement.difference is not None and not broken else broken)
         + (f", allowed {judgement.allowed:.3g}" if judgement.allowed and not broken else "")
-        + f" ({judgement.wrong} of {judgement.total} elements)"
     )
+    named = f"{judgement.name}, " if judgement.name else ""
+    details["worst"] = f"at {named}{where}: {found} ({judgement.wrong} of {judgement.total} elements)"
     details["element"] = {
         "of": judgement.name,
         "axes": list(names),
@@ -213,6 +217,19 @@ def _claimed(examination: Examination) -> dict[str, Any]:
     details["max_error"] = judgement.difference
     details["nearest"] = judgement.nearness
     return details
+
+
+def _too_alike(judgement: Judgement) -> str:
+    """Return what was found where a claim that something differs failed; empty for any other claim."""
+    if judgement.difference is None or judgement.allowed is None or not judgement.difference <= judgement.allowed:
+        return ""
+    more = f" by more than {judgement.allowed:.3g}" if judgement.allowed else ""
+    if judgement.difference == 0:
+        return f"both sides are {_number(judgement.got)}, and they should differ{more}"
+    return (
+        f"{_number(judgement.got)} and {_number(judgement.want)} differ by {judgement.difference:.3g}, "
+        f"and they should differ{more}"
+    )
 
 
 def _localised(case: Case, examination: Examination) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import blocklaws
@@ -31,6 +32,8 @@ from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
 from blocklaws.models.subject import NOT_ISOLATED, BuildsModels, subject_of
 from blocklaws.planning import Choice, plan, properties_of, reference_subject
+from blocklaws.preflight import preflight
+from blocklaws.processes import Processes
 from blocklaws.report import CaseResult, Report, result_of
 from blocklaws.sharding import Shard, costs, plan_digest, split
 from blocklaws.spec_reading import load_spec
@@ -150,11 +153,16 @@ def _own_mistake(error: Exception) -> str:
     return f"blocklaws or a property failed with {type(error).__name__}: {message} ({at}); please report it"
 
 
-def run_cases(cases: Sequence[Case], known: KnownFailures, spec_file: str = "") -> Iterator[list[CaseResult]]:
-    """Run cases one after the other."""
+def run_cases(
+    cases: Sequence[Case], known: KnownFailures, spec_file: str = "", changes: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[list[CaseResult]]:
+    """Run cases one after the other; those whose ids are in ``changes`` are in error for that reason."""
     properties = properties_of(case.invariant for case in cases)
     for case in cases:
-        results = run_case(known.prepared(case), properties[case.invariant.property_name], spec_file)
+        if case.id in changes:
+            results = [result_of(case, Outcome("error", changes[case.id]), 0.0, spec_file)]
+        else:
+            results = run_case(known.prepared(case), properties[case.invariant.property_name], spec_file)
         yield [known.marked(result) for result in results]
 
 
@@ -199,15 +207,18 @@ class Run:
             until: when to begin no further case, by the monotonic clock.
 
         Raises:
-            BlocklawsError: with an executor, when a backend or the spec was given as an object.
+            BlocklawsError: a backend refuses a kind of block; with an executor, when a backend or the spec was given as
+                an object.
         """
+        left = [number for number in self.numbers if number not in done]
+        cases = [self.cases[number] for number in left]
+        changes = preflight(cases) if executor is None or isinstance(executor, Processes) else {}
         if executor is not None:
             from blocklaws.parallel import run_on_executor
 
             yield from run_on_executor(self, executor, done, until)
             return
-        left = [number for number in self.numbers if number not in done]
-        found = run_cases([self.cases[number] for number in left], self.known, self.spec_file)
+        found = run_cases(cases, self.known, self.spec_file, changes)
         for number in left:
             if until is not None and time.monotonic() > until:
                 return
@@ -383,8 +394,6 @@ def verify(
 @contextlib.contextmanager
 def processes(workers: int) -> Iterator[Executor]:
     """Give an executor of processes of this machine, and end them."""
-    from blocklaws.processes import Processes
-
     executor = Processes(workers)
     try:
         yield executor

@@ -71,9 +71,14 @@ class Subject:
         self.name = self._name()
         self.dtypes = self._dtypes()
         self.blocks = self._blocks()
+        #: Where each of them is named, as in ``layer.yaml:7:10``, for who has to correct it.
+        places = getattr(backend, "blocks_at", {})
+        self.blocks_at = {str(name): str(at) for name, at in places.items()} if isinstance(places, Mapping) else {}
         self.multiples = self._multiples()
         self.deterministic = self._flag("deterministic", True)
         self.validates = self._flag("validates", False)
+        #: Whether it is asked for a block of each kind before anything is judged.
+        self.preflight = self._flag("preflight", False)
         self.device = str(getattr(backend, "device", "") or "")
         #: Whether its blocks are in a process of their own.
         self.isolated = getattr(backend, "isolated", False) is True

@@ -128,6 +128,8 @@ class Terminal:
             dtypes = [dtype for dtype in run.choice.dtypes or subject.dtypes if dtype in subject.dtypes]
             label = f" ({subject.label})" if subject.label not in (subject.name, f"<{subject.name}>") else ""
             self.prose(f"  {subject.name}{label}: {', '.join(dtypes) or 'none of the chosen dtypes'}{device}{odd}")
+        if elsewhere := run.known.elsewhere(run.subjects):
+            self.prose(f"  known failures of backends that are not in this run: {', '.join(elsewhere)}", "dim")
 
     @contextlib.contextmanager
     def counting(self, total: int | None = None) -> Iterator[Callable[[int, int, str], None] | None]:

@@ -59,8 +59,8 @@ class FixturesProperty(PythonProperty):
         check = fixture.check(case.invariant.arguments["check"])
         passes: dict[str, Pass] = {}
         try:
-            if case.kind.name not in fixture.blocks:
-                raise Unavailable(f"the fixture {fixture.name} is of {' and '.join(fixture.blocks)}")
+            if misfit := fixture.misfit(case.kind):
+                raise Unavailable(misfit)
             world = fixture.world(case.kind, case.dtype, check.set)
             if (reason := case.subject.refusal(world.config)) is not None:
                 raise Unavailable(reason)

@@ -13,6 +13,9 @@ import pytest
 from click.testing import Result
 from faces_support import invoke, scrubbed, write_broken, write_right, write_spec
 
+from blocklaws.known_failures import KnownFailure
+from blocklaws.located_yaml import Place
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -72,12 +75,44 @@ def test_an_expected_failure_is_not_shrunk(folder: Path) -> None:
         ("device: cuda", 1),
         ("version: numpy >= 1.0", 0),
         ("version: numpy < 1.0", 1),
-        ("version: no-such-package > 1", 1),
+        ("backend: torch\n  version: no-such-package > 1", 1),  # another backend's condition is its own
     ],
 )
 def test_conditions(folder: Path, condition: str, expected: int) -> None:
     """Fails when an entry speaks of more, or of fewer, cases than its conditions say."""
     assert verify(folder, f"- invariant: no-look-ahead\n  reason: known\n  {condition}\n").exit_code == expected
+
+
+def test_a_version_of_what_is_not_installed_is_refused(folder: Path) -> None:
+    """Fails when a misspelt distribution makes an entry that never matches, and nobody is told."""
+    done = verify(folder, "- invariant: no-look-ahead\n  reason: known\n  version: nunpy >= 1.0\n")
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "blocklaws: known.yaml:1:3: known failure: version: no distribution 'nunpy' is installed "
+        "(did you mean 'numpy'?); correct it, or name the backend that stands on it with 'backend'\n"
+    )
+
+
+def test_a_backend_of_another_run_is_told_and_left_alone(folder: Path) -> None:
+    """Fails when one list cannot serve two backends, or a misspelt backend goes unnoticed."""
+    ours = "- {invariant: no-look-ahead, backend: broken, reason: known}\n"
+    done = verify(folder, ours)
+    assert "not in this run" not in done.stdout
+    entries = "".join(
+        f"- {{invariant: no-look-ahead, backend: {name}, reason: x}}\n" for name in ("brokn", "torch", "torch")
+    )
+    done = verify(folder, ours + entries)
+    assert done.exit_code == 0, done.output
+    told = "known failures of backends that are not in this run: brokn (did you mean 'broken'?) (known.yaml:2), torch "
+    assert told + "(known.yaml:3) " in " ".join(done.stdout.split())
+
+
+def test_the_name_of_a_variant_is_a_name(folder: Path) -> None:
+    """Fails when the brackets of ``layer[eager]`` are read as letters to choose from, and the entry never matches."""
+    entry = KnownFailure("no-look-ahead", "known", Place("known.yaml", 1, 3), backend="layer[eager]")
+    case = ("no-look-ahead", "no-look-ahead")
+    assert entry.matches(*case, "layer[eager]", "llama", "float32", "")
+    assert not entry.matches(*case, "layer[sdpa]", "llama", "float32", "")
 
 
 def test_a_known_failure_that_holds_is_stale(folder: Path) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from property_support import Altered, check, faulty
 
+import blocklaws
 from blocklaws import SpecError
 from blocklaws.errors import BlocklawsError
 from blocklaws.fixture_reading import fixture_names, load_fixture, read_fixture
@@ -147,6 +149,24 @@ def test_the_fixture_of_another_kind_of_block_is_unchecked(tmp_path: Path) -> No
     result = check(tmp_path, "fixtures", block="gpt", **_arguments("identity-block", "output"))
     assert result.verdict == "unchecked"
     assert "llama and llama-gqa" in result.reason
+
+
+def test_a_kind_that_a_spec_changed_is_not_judged_by_what_was_printed_of_ours(tmp_path: Path) -> None:
+    """Fails if a block is told wrong because a kind of its name had other choices when a chapter was printed."""
+    spec = tmp_path / "own.yaml"
+    llama = load_spec().blocks["llama"]
+    blocks = {"llama": {"says": "ours", "source": "here", "heads": llama.heads, **llama.choices, "norm": "layer"}}
+    spec.write_text(yaml.safe_dump({"extends": "blocklaws", "blocks": blocks}), encoding="utf-8")
+    results = {
+        invariant: blocklaws.verify(
+            "numpy", spec=spec, blocks=["llama"], dtypes=["float64"], invariants=[invariant], profile="quick"
+        ).cases[0]
+        for invariant in ("printed-wider-block-counts", "shape-preservation")
+    }
+    told = results["printed-wider-block-counts"]
+    assert told.verdict == "unchecked"
+    assert told.reason == "the fixture wider-block was computed with norm rms, and the spec's llama has norm layer"
+    assert results["shape-preservation"].verdict == "holds"
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,40 @@ def test_a_nan_that_others_are_held_against_is_the_blocks_own(tmp_path: Path) ->
     assert "are not finite" in result.reason
 
 
+@pytest.mark.parametrize(
+    ("claim", "changed", "said"),
+    [
+        ("apart(after.output, output)", "0 * input", "both sides are 0, and they should differ by more than "),
+        ("differs(after.output, output)", "0 * input", "both sides are 0, and they should differ ("),
+        ("apart(after.output, output)", "1.000001 * input", " differ by "),
+    ],
+)
+def test_a_claim_that_two_differ_does_not_expect_what_was_got(
+    folder: Path, claim: str, changed: str, said: str
+) -> None:
+    """Fails if "got 0.7, expected 0.7" is said of two that are equal and should not be."""
+    text = f"""
+extends: blocklaws
+invariants:
+  - id: another-output
+    says: Another input gives another output.
+    vary: {{input: "{changed}"}}
+    then: {claim}
+    refuted_by: [batch-mixed]
+"""
+    write_spec(folder, text)
+
+    def scaled(x: np.ndarray, parameters: object, config: object) -> np.ndarray:
+        return x * np.float32(0 if changed.startswith("0") else 1)
+
+    report = blocklaws.verify(
+        scaled, spec="spec.yaml", blocks=["llama"], dtypes=["float32"], invariants=["another-output"], profile="quick"
+    )
+    (result,) = report.failures
+    assert said in result.worst
+    assert "expected" not in result.worst
+
+
 # --- places ---
 
 

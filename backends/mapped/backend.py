@@ -37,8 +37,12 @@ class MappedBackend:
         device: the device that was chosen, or None for the framework's own choice.
         packages: the packages that the mapping needs, whose versions a report names.
         blocks: the further kinds of block that it is verified with unasked.
+        blocks_at: where the file names each of them.
+        preflight: a layer that does not fit ends the run, so that each kind of block is tried before any is judged.
         cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
     """
+
+    preflight = True
 
     def __init__(self, mapping: Mapping, device: str | None = None) -> None:
         self._mapping = mapping
@@ -49,7 +53,8 @@ class MappedBackend:
         self.deterministic = mapping.deterministic
         self.cannot = dict(mapping.cannot)
         self.packages = tuple(mapping.needs)
-        self.blocks = mapping.blocks
+        self.blocks = tuple(mapping.blocks)
+        self.blocks_at = {name: str(node.place) for name, node in mapping.blocks.items()}
         self._tried: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:
@@ -89,6 +94,7 @@ class MappedBackend:
         self._check_needs()
         driver = load_driver(mapping.framework, dtype, self.device)
         built = self._build_objects(driver, config, dtype)
+        self._check_layer(driver, built["layer"])
         layer = driver.prepare(built["layer"])
         check_modules(mapping.stages, driver.modules(layer))
         order = feature_order(config, mapping.rotary)
@@ -98,10 +104,23 @@ class MappedBackend:
         block = MappedBlock(mapping, driver, layer, built, layout, order, config, numpy_dtype)
         # A part or a stage that is not there is not there in any world, so it is refused before anything is judged.
         if (config.block, dtype) not in self._tried:
+            batch, step = self.multiples.get("B", 1), self.multiples.get("T", 1)
+            tokens = step * max(1, 2 // step)
+            block.try_out(batch, tokens + step * (tokens == batch), step)
             self._tried.add((config.block, dtype))
-            tokens = self.multiples.get("T", 1)
-            block.try_out(self.multiples.get("B", 1), tokens * max(1, 2 // tokens))
         return block
+
+    def _check_layer(self, driver: Driver, layer: Any) -> None:
+        """Refuse a layer that the driver cannot drive: a class itself, or an object of another kind."""
+        if isinstance(layer, driver.layer_type):
+            return
+        wanted = f"a {driver.layer_type.__name__} of {driver.layer_type.__module__.partition('.')[0]}"
+        found = (
+            f"the class {layer.__name__} itself; build one of it with 'call'"
+            if isinstance(layer, type)
+            else f"a {type(layer).__name__}"
+        )
+        self._mapping.build["layer"].node.refuse(f"build: layer: expected {wanted}, found {found}")
 
     def _build_objects(self, driver: Driver, config: BlockConfig, dtype: str) -> dict[str, Any]:
         words = {**words_of(config), "dtype": driver.dtype, "dtype_name": dtype}

@@ -1,18 +1,20 @@
 """A layer of another project as a block: the adapter contract over one mapping and one driver.
 
 Must hold: the block has exactly the methods its mapping declares (a capability is found by presence), the caller's
-arrays are never handed to the layer itself, and errors of the layer pass through as they are. Must not import a
-framework.
+arrays are never handed to the layer itself, and errors of the layer pass through as they are, but for a note where they
+came from. Must not import a framework.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from blocklaws.backends.mapped.blame import in_words, mark
 from blocklaws.backends.mapped.driver import Driver
 from blocklaws.backends.mapped.operations import Array
 from blocklaws.backends.mapped.parameters import Layout
@@ -20,7 +22,7 @@ from blocklaws.backends.mapped.rotary import cos_sin
 from blocklaws.backends.mapped.schema import Mapping, Passing, words_of
 from blocklaws.backends.mapped.stages import capture
 from blocklaws.backends.mapped.values import Scope
-from blocklaws.config import BlockConfig
+from blocklaws.config import SIZES, BlockConfig
 from blocklaws.errors import BackendError
 
 __all__ = ["MappedBlock"]
@@ -81,26 +83,41 @@ class MappedBlock:
         if mapping.ways:
             self.forward_by = self._forward_by
 
-    def try_out(self, batch: int, tokens: int) -> None:
-        """Make each call that the mapping describes once, on an input of ones.
+    def try_out(self, batch: int, tokens: int, after: int) -> None:
+        """Make each call that the mapping describes once, on an input of ones: a slip is told before any verdict.
+
+        Args:
+            batch, tokens: the sizes of the input; they differ, so that a transposed output shows.
+            after: how many tokens follow those in a cache.
 
         Raises:
-            BackendError: the mapping does not fit what the layer does. What the layer itself raises is left to the
-                cases that meet it.
+            BackendError: a call fails or gives another shape, with the place in the file. The output is looked at
+                before the stages: with a wrong part of the result no stage fits.
         """
         x = np.ones((batch, tokens, self._config.d_model))
-        calls: list[Callable[[], object]] = [lambda: self.forward(x)]
-        if self._mapping.stages:
-            calls.append(lambda: self._trace(x))
-        if self._mapping.cached is not None:
-            calls.append(lambda: self._forward_cached(x, None))
-        for call in calls:
+        mapping, cached = self._mapping, self._mapping.cached
+        output = self._tried(mapping.passing, "", lambda: self.forward(x))
+        mapping.passing.output.check_shape(output.shape, x.shape)
+        if mapping.stages:
+            self._tried(mapping.passing, "with its stages watched, ", lambda: self._trace(x))
+        if cached is not None:
+            passing = cached.passing
+            output, cache = self._tried(passing, "", lambda: self._forward_cached(x, None))
+            passing.output.check_shape(output.shape, x.shape)
+            rows = x[:, :after]
+            output, _ = self._tried(passing, "after the first tokens, ", lambda: self._forward_cached(rows, cache))
+            passing.output.check_shape(output.shape, rows.shape)
+
+    def _tried(self, passing: Passing, when: str, call: Callable[[], Any]) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a framework thinks of a wrong part stands in the refusal
             try:
-                call()
+                return call()
             except BackendError:
                 raise
-            except Exception:
-                continue
+            except Exception as error:
+                layer = type(self._layer).__name__
+                passing.call.node.refuse(f"{passing.output.what}: {when}calling {layer} failed: {in_words(error)}")
 
     def _forward(self, x: Any, position_offset: int = 0) -> Array:
         """Return the output [batch, token, d_model] for an input of that shape."""
@@ -124,12 +141,12 @@ class MappedBlock:
         x = self._admit(x)
         output: Array = x
 
-        def run() -> Array:
+        def run() -> None:
             nonlocal output
             output = self._forward(x, position_offset)
-            return output
 
-        stages = capture(self._mapping.stages, self._driver, self._layer, self._config, self._order, run)
+        shape = (x.shape[0], x.shape[1])
+        stages = capture(self._mapping.stages, self._driver, self._layer, self._config, self._order, shape, run)
         return {"input": x, **stages, "output": output}
 
     def _gradients(self, x: Any, cotangent: Any, position_offset: int = 0) -> dict[str, Array]:
@@ -159,7 +176,7 @@ class MappedBlock:
             native = self._driver.array(x)
             result = self._call(cached.passing, self._layer, native, x.shape, cache.tokens, cache)
             after = cache.native if cached.cache_output.take is None else cached.cache_output.of(result)
-            output = self._driver.numpy(cached.passing.output.of(result))
+            output = self._driver.numpy(self._part(cached.passing, result, x.shape))
         return output, _Cache(cache.tokens + x.shape[1], after)
 
     def _admit(self, x: Any) -> Array:
@@ -173,7 +190,13 @@ class MappedBlock:
 
     def _output(self, layer: Any, native: Any, shape: tuple[int, ...], offset: int) -> Any:
         passing = self._mapping.passing
-        return passing.output.of(self._call(passing, layer, native, shape, offset))
+        return self._part(passing, self._call(passing, layer, native, shape, offset), shape)
+
+    def _part(self, passing: Passing, result: Any, shape: tuple[int, ...]) -> Any:
+        """Return the output [batch, token, d_model] in what a call returned, an array of the framework."""
+        config = self._config
+        sizes = {name: getattr(config, name) for name in (*SIZES, "group")} | {"batch": shape[0], "tokens": shape[1]}
+        return passing.output.array(result, self._driver.array_type, sizes.__getitem__)
 
     def _call(
         self,
@@ -210,4 +233,10 @@ class MappedBlock:
         if passing.mask.form != "builtin":
             ready["mask"] = passing.mask.array(before, batch, config.n_heads, tokens, self._dtype, config.window)
         function, arguments, keywords = passing.call.parts(Scope(ready, self._mapping.inputs, self._driver.array))
-        return function(*arguments, **keywords)
+        try:
+            return function(*arguments, **keywords)
+        except BackendError:
+            raise
+        except Exception as error:
+            mark(error, passing.call.node.place)
+            raise

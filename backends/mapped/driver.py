@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 from blocklaws.backends.mapped.operations import Array
+from blocklaws.backends.mapped.parts import Missing, array_of, part_of
 
 __all__ = ["DRIVERS", "Driver", "Tap", "load_driver"]
 
@@ -39,53 +40,35 @@ class Tap:
         module: the path of the sub-module.
         of_input: whether its input is meant, not its output.
         take: which part: an index or key of a structured output; a position or the name of an argument.
+        arrays: the types of the framework's arrays.
     """
 
     stage: str
     module: str
     of_input: bool
     take: int | str | None
+    arrays: type | tuple[type, ...]
 
     def pick(self, arguments: Sequence[Any], keywords: Mapping[str, Any], output: Any) -> Any:
-        """Return the part of a call that is the stage, or `Missing` where the call has no such part."""
+        """Return the part of a call that is the stage, or `Missing` where there is none, or no array."""
         if not self.of_input:
-            return part_of(output, self.take)
+            return array_of(part_of(output, self.take), self.arrays)
         take = 0 if self.take is None else self.take
-        return part_of(keywords if isinstance(take, str) else tuple(arguments), take)
-
-
-@dataclasses.dataclass(frozen=True)
-class Missing:
-    """A part that was asked of a value that does not have it, in words.
-
-    It is handed on in place of the part and refused afterwards: an exception within a layer's own call would come out
-    as the layer's.
-    """
-
-    words: str
-
-
-def part_of(value: Any, take: int | str | None) -> Any:
-    """Return an entry of a value by index or key (None: all of it), or `Missing`."""
-    if take is None:
-        return value
-    try:
-        return value[take]
-    except (LookupError, TypeError):
-        kind = type(value).__name__
-        if isinstance(value, Mapping):
-            has = f"has {', '.join(map(str, value)) or 'nothing'}"
-        elif isinstance(value, Sequence):
-            has = f"has {len(value)} entries"
-        else:
-            has = "has no entries by index or name"
-        return Missing(f"there is no {take!r}: the {kind} {has}")
+        return array_of(part_of(keywords if isinstance(take, str) else tuple(arguments), take), self.arrays)
 
 
 class Driver(Protocol):
     """One framework, one dtype, one device. ``layer`` is whatever the framework calls a layer."""
 
     def __init__(self, dtype: str, device: str | None) -> None: ...
+
+    @property
+    def layer_type(self) -> type:
+        """The framework's class of layers."""
+
+    @property
+    def array_type(self) -> type:
+        """The framework's class of arrays."""
 
     @property
     def dtype(self) -> Any:

@@ -25,6 +25,8 @@ __all__ = ["EquinoxDriver"]
 class EquinoxDriver(JaxArrays):
     """Equinox in one dtype on one device (see `driver.Driver`)."""
 
+    layer_type: type = eqx.Module
+
     def prepare(self, layer: eqx.Module) -> eqx.Module:
         """Return the layer without dropout. The parameters take the driver's dtype when they are assigned."""
         return eqx.nn.inference_mode(layer)

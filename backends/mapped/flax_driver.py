@@ -23,6 +23,8 @@ __all__ = ["FlaxDriver"]
 class FlaxDriver(JaxArrays):
     """Flax in one dtype on one device (see `driver.Driver`)."""
 
+    layer_type: type = nnx.Module
+
     def prepare(self, layer: nnx.Module) -> nnx.Module:
         """Switch dropout off. The parameters take the driver's dtype when they are assigned."""
         layer.eval()

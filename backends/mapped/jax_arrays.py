@@ -32,6 +32,8 @@ class JaxArrays:
         device: a platform such as ``cpu``, ``cuda:1`` for the second one; None for JAX's default.
     """
 
+    array_type: type = jax.Array
+
     def __init__(self, dtype: str, device: str | None) -> None:
         self.dtype = jnp.dtype(dtype)
         self._device = None if device is None else _find(device)

@@ -29,6 +29,8 @@ __all__ = ["KerasDriver"]
 class KerasDriver(JaxArrays):
     """Keras in one dtype on one device (see `driver.Driver`)."""
 
+    layer_type: type = keras.Layer
+
     def __init__(self, dtype: str, device: str | None) -> None:
         if keras.backend.backend() != "jax":
             raise BackendError(

@@ -27,6 +27,9 @@ __all__ = ["MlxDriver"]
 class MlxDriver:
     """MLX in one dtype on one device (see `driver.Driver`)."""
 
+    layer_type: type = nn.Module
+    array_type: type = mx.array
+
     def __init__(self, dtype: str, device: str | None) -> None:
         self.dtype = getattr(mx, dtype)
         self._numpy_dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)

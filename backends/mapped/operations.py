@@ -2,7 +2,8 @@
 
 Must hold: every operation on a parameter moves elements or adds a constant, so that what a layer holds can be read back
 in the canonical layout: ``undo`` is the exact inverse on values (an addition: up to its rounding), and on gradients
-(where ``difference`` is true) the same without the constant. Works on NumPy arrays only; must not import a framework.
+(where ``difference`` is true) the same without the constant. Where nothing has to come back they work on a framework's
+arrays as well as on NumPy's. Must not import a framework.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ _NAMES = ("transpose", "reshape", "add", "split_heads", "merge_heads")
 JOINS = ("concatenate", "stack")
 
 
+def _permuted(array: Any, order: Sequence[int]) -> Any:
+    """Return an array, NumPy's or a framework's, with its axes in an order; in PyTorch ``transpose`` swaps two."""
+    return array.permute(*order) if hasattr(array, "permute") else array.transpose(order)
+
+
 def _transpose(axes: Sequence[int] | None) -> Operation:
     def run(array: Array, _size: Callable[[str], Any]) -> tuple[Array, Undo]:
         order = tuple(range(array.ndim))[::-1] if axes is None else tuple(axes)
         back = np.argsort(order)
-        return array.transpose(order), lambda result, _difference: result.transpose(back)
+        return _permuted(array, order), lambda result, _difference: result.transpose(back)
 
     return run
 
@@ -59,19 +65,22 @@ def _select(axis: int, index: int) -> Operation:
     def undo(result: Array, _difference: bool) -> Array:
         raise AssertionError("a selection is parsed for stages alone, and stages do not go back")
 
-    return lambda array, _size: (array.take(index, axis), undo)
+    def run(array: Array, _size: Callable[[str], Any]) -> tuple[Array, Undo]:
+        return array[(slice(None),) * (axis % array.ndim) + (index,)], undo
+
+    return run
 
 
 def _split_heads(array: Array, size: Callable[[str], Any]) -> tuple[Array, Undo]:
     """[batch, token, heads d_head] -> [batch, heads, token, d_head]."""
-    split = array.reshape(*array.shape[:2], -1, size("d_head")).transpose(0, 2, 1, 3)
+    split = _permuted(array.reshape((*array.shape[:2], -1, size("d_head"))), (0, 2, 1, 3))
     return split, lambda result, _difference: result.transpose(0, 2, 1, 3).reshape(array.shape)
 
 
 def _merge_heads(array: Array, _size: Callable[[str], Any]) -> tuple[Array, Undo]:
     """[batch, heads, token, d_head] -> [batch, token, heads d_head]."""
     batch, heads, tokens, width = array.shape
-    merged = array.transpose(0, 2, 1, 3).reshape(batch, tokens, heads * width)
+    merged = _permuted(array, (0, 2, 1, 3)).reshape((batch, tokens, heads * width))
     return merged, lambda result, _difference: result.reshape(batch, tokens, heads, width).transpose(0, 2, 1, 3)
 
 

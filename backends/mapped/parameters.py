@@ -2,7 +2,9 @@
 
 Must hold: every parameter of the layer is filled by one rule and every canonical parameter of the block is used exactly
 once, in the layer's shape, or the mapping is refused with the names. What was laid out can be read back: values for
-``parameters()``, differences for ``gradients()``. Must not import a framework.
+``parameters()``, differences for ``gradients()``. Several numbers become one when a constant is added and the sum is
+rounded, so an array that a layer holds bit for bit as it was filled is read back as what it was filled from. Must not
+import a framework.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ class Layout:
     """
 
     arrays: Mapping[str, Array]
+    _canonical: Mapping[str, Array]
     _readings: Mapping[str, _Reading]
     _names: tuple[str, ...]
     _order: Array | None
@@ -95,7 +98,11 @@ class Layout:
         """
         found: dict[str, Array] = {}
         for name, reading in self._readings.items():
-            found |= reading(arrays[name], difference)
+            array = arrays[name]
+            read = reading(array, difference)
+            if not difference and array.tobytes() == self.arrays[name].astype(array.dtype).tobytes():
+                read = {source: self._canonical[source].astype(array.dtype) for source in read}
+            found |= read
         back = {name: restore(found[name], self._order) if name in ROTATED else found[name] for name in self._names}
         return {name: np.ascontiguousarray(array) for name, array in back.items()}
 
@@ -118,6 +125,12 @@ class ParameterMap:
                         f"parameters: {name} is used twice, for {used[name]!r} and for {target!r}; use it once"
                     )
                 used[name] = target
+
+    @property
+    def otherwise(self) -> tuple[str, ...]:
+        """The canonical parameters for which a number stands where the block has none."""
+        rules = [rule for rule in self._rules.values() if rule.otherwise is not None]
+        return tuple(name for rule in rules for name, _ in rule.names())
 
     def lay_out(
         self,
@@ -163,7 +176,7 @@ class ParameterMap:
                         f"but the layer's has shape {tuple(shapes[target])}"
                     )
         self._leave_nothing_over(canonical, arrays, shapes, idle)
-        return Layout(arrays, readings, names, order)
+        return Layout(arrays, canonical, readings, names, order)
 
     def _expect(self, target: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         if target not in shapes:

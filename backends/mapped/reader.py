@@ -8,6 +8,7 @@ mapping means.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +18,10 @@ from blocklaws.errors import BackendError, SpecError, did_you_mean
 from blocklaws.located_yaml import LocatedDict, LocatedList, Place
 
 __all__ = ["Node", "read"]
+
+
+#: What people write -> the key that means it.
+_OTHER_WORDS = {"kwargs": "with", "keywords": "with", "arguments": "args", "positional": "args", "index": "take"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Node:
             return "a mapping"
         if isinstance(self.value, list):
             return "a list"
+        if self.value is None or isinstance(self.value, bool):
+            return json.dumps(self.value)  # as YAML writes them
         return repr(self.value)
 
     def refuse(self, message: str) -> NoReturn:
@@ -48,9 +55,9 @@ class Node:
         entries, known = self.entries(what), list(allowed)
         for key in entries:
             if key not in known:
-                _refuse(
-                    self.keys[key], f"{what}: unknown key {key!r}{did_you_mean(key, known)}; expected {_words(known)}"
-                )
+                meant = _OTHER_WORDS.get(key, "")
+                hint = f" (did you mean {meant!r}?)" if meant in known else did_you_mean(key, known)
+                _refuse(self.keys[key], f"{what}: unknown key {key!r}{hint}; expected {_words(known)}")
         for key in required:
             if key not in entries:
                 self.refuse(f"{what}: the key {key!r} is missing")

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from blocklaws.backends.mapped.driver import Missing, Seen, Tap
+from blocklaws.backends.mapped.driver import Seen, Tap
 from blocklaws.backends.mapped.operations import Array
+from blocklaws.backends.mapped.parts import Missing
 
 __all__ = ["recorded_calls"]
 

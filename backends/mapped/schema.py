@@ -11,9 +11,12 @@ from collections import abc
 from pathlib import Path
 from typing import Any
 
-from blocklaws.backends.mapped.driver import DRIVERS, Missing, part_of
+from blocklaws.backends.mapped.driver import DRIVERS
+from blocklaws.backends.mapped.hearing import check_heard
 from blocklaws.backends.mapped.masks import Mask, parse_mask
+from blocklaws.backends.mapped.operations import parse_operations
 from blocklaws.backends.mapped.parameters import ParameterMap
+from blocklaws.backends.mapped.parts import Part
 from blocklaws.backends.mapped.reader import Node, read
 from blocklaws.backends.mapped.rotary import LAYOUTS
 from blocklaws.backends.mapped.stages import StageRule, parse_stages
@@ -38,26 +41,6 @@ _SECTIONS = (
     "ways", "rotary", "build", "inputs", "mask", "forward", "cached", "parameters", "stages", "variants",
 )  # fmt: skip
 _REQUIRED = ("name", "framework", "supports", "build", "mask", "forward", "parameters")
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A part of what a call returns, by index or key; None is all of it."""
-
-    what: str
-    take: int | str | None
-    node: Node
-
-    def of(self, result: Any) -> Any:
-        """Return the part.
-
-        Raises:
-            BackendError: the result has no such part.
-        """
-        found = part_of(result, self.take)
-        if isinstance(found, Missing):
-            self.node.refuse(f"{self.what}: {found.words}")
-        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +71,7 @@ class Mapping:
     framework: str
     needs: abc.Mapping[str, tuple[str | None, Node]]
     dtypes: tuple[str, ...]
-    blocks: tuple[str, ...]
+    blocks: abc.Mapping[str, Node]
     multiples: abc.Mapping[str, int]
     deterministic: bool
     supports: Supports
@@ -145,7 +128,7 @@ def _parse(root: Node, name: str, path: Path) -> Mapping:
         framework=framework,
         needs=_parse_needs(entries.get("needs")),
         dtypes=_parse_dtypes(entries.get("dtypes")),
-        blocks=tuple(item.text("blocks") for item in entries["blocks"].items("blocks")) if "blocks" in entries else (),
+        blocks=_parse_blocks(entries.get("blocks")),
         multiples=_parse_multiples(entries.get("multiples")),
         deterministic=_parse_flag(entries.get("deterministic"), "deterministic"),
         supports=supports,
@@ -160,7 +143,7 @@ def _parse(root: Node, name: str, path: Path) -> Mapping:
         stages=parse_stages(entries["stages"]) if "stages" in entries else (),
     )
     _check_cannot(mapping, entries)
-    _check_rotary(mapping, entries)
+    check_heard(mapping, entries["supports"])
     return mapping
 
 
@@ -184,41 +167,59 @@ def _parse_named(what: str, node: Node | None, known: tuple[str, ...]) -> dict[s
     return values
 
 
-def _part(section: Node, node: Node | None, what: str) -> Part:
+def _part(section: Node, node: Node | None, what: str, key: str) -> Part:
+    """Read which part of a result is meant: an index, a name, or ``{take: ..., do: [...]}``."""
     if node is None:
-        return Part(what, None, section)
+        return Part(what, key, None, section)
+    if not isinstance(node.value, dict):
+        return Part(what, key, _entry(node, f"{what}: {key}"), node)
+    entries = node.fields(f"{what}: {key}", ("take", "do"))
+    take = _entry(entries["take"], f"{what}: {key}: take") if "take" in entries else None
+    known = ("batch", "tokens", *SIZES, "group")
+    return Part(what, key, take, node, parse_operations(entries.get("do"), f"{what}: {key}: do", known, one_way=True))
+
+
+def _cache_part(section: Node, node: Node | None) -> Part:
+    take = None if node is None else _entry(node, "cached: cache_output")
+    return Part("cached", "cache_output", take, section if node is None else node)
+
+
+def _entry(node: Node, what: str) -> int | str:
     if isinstance(node.value, bool) or not isinstance(node.value, (int, str)):
         node.refuse(f"{what}: expected an index or a name, found {node.kind}")
-    return Part(what, node.value, node)
+    return node.value
 
 
-def _parse_passing(forward: Node, mask_node: Node, inputs: dict[str, Value], known: tuple[str, ...]) -> Passing:
-    entries = forward.fields("forward", ("call", "args", "with", "output"))
+def _parse_passing(
+    forward: Node, mask_node: Node, inputs: dict[str, Value], known: tuple[str, ...], what: str = "forward"
+) -> Passing:
+    entries = forward.fields(what, ("call", "args", "with", "output"))
     bare = Node({key: item for key, item in entries.items() if key != "output"}, forward.place, forward.keys)
     call, mask = parse_call(bare, known, target="layer"), parse_mask(mask_node)
     used = set(call.names())
     for name in reversed(inputs):  # an input may mention only those before it
         used |= set(inputs[name].names()) if name in used else set()
     if "input" not in used:
-        forward.refuse("forward: nothing passes $input, the block's input")
+        forward.refuse(f"{what}: nothing passes $input, the block's input")
     if "mask" in used and mask.form == "builtin":
         mask_node.refuse("mask: 'builtin' means that the layer is given no mask, but $mask is passed")
     if "mask" not in used and mask.form != "builtin":
         mask_node.refuse(f"mask: nothing passes $mask, so the layer would never see this {mask.form!r} mask")
-    return Passing(call, _part(forward, entries.get("output"), "forward: output"), mask)
+    return Passing(call, _part(forward, entries.get("output"), what, "output"), mask)
 
 
 def _parse_cached(entries: abc.Mapping[str, Node], inputs: dict[str, Value], known: tuple[str, ...]) -> Cached:
     node = entries["cached"]
     parts = node.fields("cached", ("start", "args", "with", "output", "mask", "cache_output"), ("start",))
     changes = Node({key: parts[key] for key in ("args", "with", "output") if key in parts}, node.place, node.keys)
+    laid = changes.over(entries["forward"])
     passing = _parse_passing(
-        changes.over(entries["forward"]), parts.get("mask", entries["mask"]), inputs, (*known, "cache")
+        Node(laid.value, node.place, laid.keys), parts.get("mask", entries["mask"]), inputs, (*known, "cache"), "cached"
     )
     if "cache" not in set(passing.call.names()):
         node.refuse("cached: nothing passes $cache, what 'start' or the call before gave")
     start = parse_value(parts["start"], (*_CONFIG, "batch", *(name for name in known if name not in _PASSED)))
-    return Cached(passing, start, _part(node, parts.get("cache_output"), "cached: cache_output"))
+    return Cached(passing, start, _cache_part(node, parts.get("cache_output")))
 
 
 def _parse_needs(node: Node | None) -> dict[str, tuple[str | None, Node]]:
@@ -234,6 +235,10 @@ def _parse_dtypes(node: Node | None) -> tuple[str, ...]:
     if node is None:
         return ("float32",)
     return tuple(item.word("dtypes", DTYPES) for item in node.items("dtypes"))
+
+
+def _parse_blocks(node: Node | None) -> dict[str, Node]:
+    return {item.text("blocks"): item for item in (node.items("blocks") if node is not None else ())}
 
 
 def _parse_multiples(node: Node | None) -> dict[str, int]:
@@ -265,18 +270,3 @@ def _check_cannot(mapping: Mapping, entries: abc.Mapping[str, Node]) -> None:
             entries["cannot"].value[name].refuse(
                 f"cannot: {name!r} is offered elsewhere in the file; say one of the two"
             )
-
-
-def _check_rotary(mapping: Mapping, entries: abc.Mapping[str, Node]) -> None:
-    """Refuse a layer of two layouts that neither hears which one is wanted nor says which one is its own."""
-    layouts = [word for word in mapping.supports.choices["rotary"] if word is not None]
-    if mapping.rotary is not None or len(layouts) < 2:
-        return
-    heard = set(mapping.passing.call.names())
-    for value in (*mapping.build.values(), *mapping.inputs.values()):
-        heard |= set(value.names())
-    if "rotary" not in heard:
-        entries["supports"].value["rotary"].refuse(
-            f"supports: rotary: {' and '.join(layouts)} are supported, but nothing passes $rotary to the layer; "
-            "say which pairs it turns with 'rotary: half' or 'rotary: interleaved'"
-        )

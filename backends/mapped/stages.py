@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from blocklaws.backends.mapped.driver import Driver, Missing, Seen, Tap, part_of
+from blocklaws.backends.mapped.driver import Driver, Seen, Tap
 from blocklaws.backends.mapped.operations import Array, Operation, parse_operations, run_operations
+from blocklaws.backends.mapped.parts import Missing, NotAnArray, array_of, part_of
 from blocklaws.backends.mapped.reader import Node
 from blocklaws.backends.mapped.rotary import restore
 from blocklaws.backends.mapped.values import import_module_of
@@ -67,6 +68,10 @@ class StageRule:
         given = found[self.call or 0]
         if given is None:
             self.node.refuse(f"{what}: a forward pass gave nothing there ({self.path}); expected one array")
+        if isinstance(given, NotAnArray):
+            hint = "say which with 'take'" if given.several and self.take is None else "expected one array"
+            at = "" if self.take is None else f" at {self.take!r}"
+            self.node.refuse(f"{what}: {self.path} gave {given.words}{at}; {hint}")
         if isinstance(given, Missing):
             self.node.refuse(f"{what}: take: {given.words} ({self.path})")
         return given
@@ -130,21 +135,25 @@ def capture(
     layer: Any,
     config: BlockConfig,
     order: Array | None,
-    run: Callable[[], Array],
+    shape: tuple[int, int],
+    run: Callable[[], object],
 ) -> dict[str, Array]:
     """Run a forward pass of the layer and return its stages.
 
     Args:
-        run: the pass; returns the output [batch, token, d_model].
+        shape: the numbers of sequences and of tokens that the pass is given.
+        run: the pass.
         order: the layer's order of the features that rotary positions turn (see `rotary.feature_order`).
     """
     taps = [
-        Tap(rule.stage, rule.path, rule.place == "input_of", rule.take) for rule in rules if rule.place != "result_of"
+        Tap(rule.stage, rule.path, rule.place == "input_of", rule.take, driver.array_type)
+        for rule in rules
+        if rule.place != "result_of"
     ]
     functions = [rule for rule in rules if rule.place == "result_of"]
     with driver.watch(layer, taps) as seen, _recorded(functions, driver) as results:
-        output = run()
-    batch, tokens = output.shape[:2]
+        run()
+    batch, tokens = shape
     expected = stage_shapes(config, batch, tokens)
     sizes = {"batch": batch, "tokens": tokens} | {name: getattr(config, name) for name in _SIZES[2:]}
     stages: dict[str, Array] = {}
@@ -187,7 +196,7 @@ def _recording(
     def call(*arguments: Any, **keywords: Any) -> Any:
         result = original(*arguments, **keywords)
         for rule in rules:
-            picked = part_of(result, rule.take)
+            picked = array_of(part_of(result, rule.take), driver.array_type)
             seen[rule.stage].append(picked if picked is None or isinstance(picked, Missing) else driver.numpy(picked))
         return result
 

@@ -15,7 +15,7 @@ from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.reader import Node
 from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, SIZES, BlockConfig
 
-__all__ = ["ANY_NUMBER", "Condition", "Supports", "parse_supports"]
+__all__ = ["ANY_NUMBER", "Condition", "Supports", "parse_supports", "plain_word"]
 
 _HEADS = ("equal", "grouped")
 #: The word for every number, as in ``window: [null, number]``.
@@ -52,8 +52,8 @@ class Supports:
         words["heads"] = "equal" if config.group == 1 else "grouped"
         for name, allowed in self.choices.items():
             if not any(_is(words[name], word) for word in allowed):
-                offered = " or ".join(_word(word) for word in allowed)
-                return f"{name} is {_word(words[name])}; the mapping supports {offered}"
+                offered = " or ".join(plain_word(word) for word in allowed)
+                return f"{name} is {plain_word(words[name])}; the mapping supports {offered}"
         for condition in self.conditions:
             if not condition.that(lambda name: getattr(config, name)):
                 return f"{condition.that.text} does not hold: {condition.why}"
@@ -74,7 +74,8 @@ def parse_supports(node: Node) -> Supports:
         items = given.items("supports") if isinstance(given.value, list) else [given]
         for item in items:
             if not (any(_is(item.value, word) for word in allowed) or item.value == ANY_NUMBER in allowed):
-                item.refuse(f"supports: {name}: {item.kind} is not known; expected some of {list(allowed)}")
+                known = ", ".join(map(plain_word, allowed))
+                item.refuse(f"supports: {name}: {item.kind} is not known; expected some of {known}")
         choices[name] = tuple(item.value for item in items)
     conditions = []
     for item in entries["where"].items("supports: where") if "where" in entries else []:
@@ -92,5 +93,6 @@ def _is(value: Any, word: Any) -> bool:
     return (word == ANY_NUMBER and number) or (type(value) is type(word) and bool(value == word))
 
 
-def _word(word: Any) -> str:
+def plain_word(word: Any) -> str:
+    """Return a word of a choice as YAML writes it: ``null``, ``true``, ``half``."""
     return "null" if word is None else str(word).lower() if isinstance(word, bool) else str(word)

@@ -14,8 +14,9 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from blocklaws.backends.mapped.driver import Missing, Seen, Tap
+from blocklaws.backends.mapped.driver import Seen, Tap
 from blocklaws.backends.mapped.operations import Array
+from blocklaws.backends.mapped.parts import Missing
 from blocklaws.errors import BackendError
 
 __all__ = ["TorchDriver"]
@@ -30,6 +31,9 @@ _DTYPES = {
 
 class TorchDriver:
     """PyTorch in one dtype on one device (see `driver.Driver`)."""
+
+    layer_type: type = torch.nn.Module
+    array_type: type = torch.Tensor
 
     def __init__(self, dtype: str, device: str | None) -> None:
         self.dtype = _DTYPES[dtype]

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from blocklaws.backends.mapped.blame import in_words
 from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.operations import Operation, parse_operations, run_operations
 from blocklaws.backends.mapped.reader import Node
@@ -139,9 +142,15 @@ class _Changed(Value):
 
     def raw(self, scope: Scope) -> Any:
         array = self.base.raw(scope)
-        if not isinstance(array, np.ndarray):
-            self.node.refuse("only the harness's own arrays ($mask, $positions, $cos, $sin) can be changed by 'do'")
-        return run_operations(array, self.operations, scope.look_up)[0]
+        if not hasattr(array, "reshape"):
+            self.node.refuse(
+                f"do: a {type(array).__name__} is no array; 'do' changes $input, $mask, $positions, $cos, $sin or "
+                "what is made of them"
+            )
+        try:
+            return run_operations(array, self.operations, scope.look_up)[0]
+        except (ValueError, TypeError, IndexError, RuntimeError) as error:
+            self.node.refuse(f"do: the operations do not fit shape {tuple(array.shape)}: {in_words(error)}")
 
     def names(self) -> Iterator[str]:
         yield from self.base.names()
@@ -163,7 +172,7 @@ class Call(Value):
             raise
         except Exception as error:
             name = getattr(function, "__name__", type(function).__name__)
-            self.node.refuse(f"calling {name} failed: {type(error).__name__}: {error}")
+            self.node.refuse(f"calling {name} failed: {in_words(error)}")
 
     def parts(self, scope: Scope) -> tuple[Any, list[Any], dict[str, Any]]:
         """Return what is called, and the arguments by position and by name."""
@@ -228,16 +237,24 @@ def parse_call(node: Node, known: Sequence[str], target: str | None = None) -> C
 
 
 def import_module_of(path: str, node: Node) -> tuple[types.ModuleType, str]:
-    """Return the module of ``package.module:name`` and the name."""
+    """Return the module of ``package.module:name`` and the name; a module may lie beside the mapping file."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         node.refuse(f"{path!r} is not an import path; expected package.module:name")
+    folder = str(Path(node.place.file).resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # behind all else: nothing that is installed is hidden by it
     try:
         return importlib.import_module(module_name), name
     except ImportError as error:
         missing = error.name or module_name
-        advice = f"install the distribution that has {missing.partition('.')[0]!r}, or correct the path"
+        advice = (
+            f"install the distribution that has {missing.partition('.')[0]!r}, or correct the path; "
+            "a module of your own may lie beside the mapping file"
+        )
         node.refuse(f"{module_name!r} cannot be imported: {error}; {advice}")
+    except Exception as error:
+        node.refuse(f"importing {module_name} failed: {in_words(error)}")
 
 
 def import_object(path: str, node: Node) -> Any:

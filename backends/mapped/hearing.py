@@ -1,0 +1,80 @@
+"""Whether a layer hears of each choice that its mapping claims.
+
+Must hold: a choice with several words in ``supports`` is heard by what builds the layer, by what it is called with, by
+its mask or by its parameters; otherwise one block is built for all of them, and every word but one is a false claim.
+Must not import a framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Named
+from typing import TYPE_CHECKING, Any
+
+from blocklaws.backends.mapped.reader import Node
+from blocklaws.backends.mapped.supports import ANY_NUMBER, plain_word
+
+if TYPE_CHECKING:
+    from blocklaws.backends.mapped.schema import Mapping
+
+__all__ = ["check_heard"]
+
+#: choice -> the other names that tell of it; every choice is told by its own name and by that of the kind of block.
+_TOLD_BY: Named[str, tuple[str, ...]] = {
+    "heads": ("n_kv_heads",),
+    "rotary": ("cos", "sin"),
+    "rotary_fraction": ("d_rotary", "cos", "sin"),
+}
+
+
+def check_heard(mapping: Mapping, supports: Node) -> None:
+    """Refuse a choice of several words that nothing tells the layer.
+
+    Raises:
+        BackendError: with the place of the choice.
+    """
+    heard = _heard(mapping)
+    entries = supports.value
+    _check_layouts(mapping, entries, heard)
+    for choice, words in mapping.supports.choices.items():
+        if len(words) < 2 and words != (ANY_NUMBER,):
+            continue
+        if heard & {choice, "block", *_TOLD_BY.get(choice, ())}:
+            continue
+        if choice == "rotary" and mapping.rotary is not None and None not in words:
+            continue  # one layout, and the features are re-ordered for the other
+        if choice == "window" and mapping.passing.mask.form != "builtin":
+            continue  # the mask shows no more than the window
+        if choice == "bias" and any(name.endswith("_bias") for name in mapping.parameters.otherwise):
+            continue  # the layer always has them, and they hold a number where the block has none
+        names = " or ".join(f"${name}" for name in _TOLD_BY.get(choice, (choice,)))
+        claimed = "every number is" if words == (ANY_NUMBER,) else f"{_listed(words)} are"
+        entries[choice].refuse(
+            f"supports: {choice}: {claimed} supported, but nothing passes {names} to the layer, so one block would be "
+            "built for all of them; pass it, or say which of them the layer is"
+        )
+
+
+def _heard(mapping: Mapping) -> set[str]:
+    heard = set(mapping.passing.call.names())
+    if mapping.cached is not None:
+        heard |= set(mapping.cached.passing.call.names()) | set(mapping.cached.start.names())
+    for value in (*mapping.build.values(), *mapping.inputs.values()):
+        heard |= set(value.names())
+    for condition in mapping.supports.conditions:
+        heard |= condition.that.names()
+    return heard
+
+
+def _check_layouts(mapping: Mapping, entries: Named[str, Node], heard: set[str]) -> None:
+    """Refuse a layer of two layouts that neither hears which one is wanted nor says which one is its own."""
+    layouts = [word for word in mapping.supports.choices["rotary"] if word is not None]
+    if mapping.rotary is None and len(layouts) > 1 and not heard & {"rotary", "block"}:
+        entries["rotary"].refuse(
+            f"supports: rotary: {' and '.join(layouts)} are supported, but nothing passes $rotary to the layer; "
+            "say which pairs it turns with 'rotary: half' or 'rotary: interleaved'"
+        )
+
+
+def _listed(words: tuple[Any, ...]) -> str:
+    *first, last = map(plain_word, words)
+    return f"{', '.join(first)} and {last}"

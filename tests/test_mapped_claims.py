@@ -1,0 +1,164 @@
+"""What a mapping claims of its layer: a choice of several words is one that something tells the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mapped_support import ENCODER, LLAMA
+
+from blocklaws.backends.mapped import load_mapping
+from blocklaws.errors import BackendError, BlocklawsError
+from blocklaws.running import prepare
+
+Write = Callable[..., Path]
+
+#: The least mapping, of a layer that hears of no choice at all.
+DEAF = """
+name: deaf
+framework: torch
+supports:
+  norm: rms
+  placement: pre
+  feed_forward: swiglu
+  rotary: null
+  bias: false
+  heads: equal
+build: {layer: {call: "some:Layer", args: [$d_model]}}
+mask: builtin
+forward: {args: [$input]}
+parameters: {}
+"""
+ONE_FOR_ALL = "to the layer, so one block would be built for all of them; pass it, or say which of them the layer is"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("norm: rms", "norm: [rms, layer]", "rms and layer are supported, but nothing passes $norm "),
+        ("placement: pre", "placement: [pre, post]", "pre and post are supported, but nothing passes $placement "),
+        (
+            "feed_forward: swiglu",
+            "feed_forward: [swiglu, geglu, gelu]",
+            "swiglu, geglu and gelu are supported, but nothing passes $feed_forward ",
+        ),
+        ("bias: false", "bias: [false, qkv]", "false and qkv are supported, but nothing passes $bias "),
+        ("heads: equal", "heads: [equal, grouped]", "equal and grouped are supported, but nothing passes $n_kv_heads "),
+        ("rotary: null", "rotary: [null, half]", "null and half are supported, but nothing passes $cos or $sin "),
+        (
+            "heads: equal",
+            "heads: equal\n  residual: [sequential, parallel]",
+            "sequential and parallel are supported, but nothing passes $residual ",
+        ),
+        (
+            "heads: equal",
+            "heads: equal\n  residual_scale: number",
+            "every number is supported, but nothing passes $residual_scale ",
+        ),
+        (
+            "heads: equal",
+            "heads: equal\n  window: [null, number]",
+            "null and number are supported, but nothing passes $window ",
+        ),
+        (
+            "heads: equal",
+            "heads: equal\n  qk_norm: [null, head, width]",
+            "null, head and width are supported, but nothing passes $qk_norm ",
+        ),
+    ],
+)
+def test_a_choice_that_nothing_hears_is_refused(write: Write, old: str, new: str, told: str) -> None:
+    """Fails if a mapping claims several kinds of block, builds one for all, and violates the others without a word."""
+    load_mapping(write(DEAF))
+    path = write(DEAF, (old, new))
+    with pytest.raises(BackendError) as caught:
+        load_mapping(path)
+    choice = new.rpartition("\n")[2].strip().partition(":")[0]
+    line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if f"{choice}:" in text)
+    assert str(caught.value).startswith(f"{path}:{line}:"), caught.value
+    assert f"supports: {choice}: {told}" in str(caught.value)
+    assert ONE_FOR_ALL in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("placement: pre", "placement: [pre, post]"), ("args: [$d_model]", "args: [$d_model, $placement]")],
+        # By a choice, deep in a value, and by the kind of block itself.
+        [
+            ("norm: rms", "norm: [rms, layer]"),
+            ("args: [$d_model]", "with: {a: [{choose: $norm, among: {rms: 1, layer: 2}}]}"),
+        ],
+        [("norm: rms", "norm: [rms, layer]"), ("args: [$d_model]", "args: [$block]")],
+        # In an input that the call uses, by the tables of the harness, by the mask, by a number in a parameter's place.
+        [
+            ("heads: equal", "heads: equal\n  residual_scale: number"),
+            ("forward: {args: [$input]}", "inputs: {scale: $2 * residual_scale}\nforward: {args: [$input, $scale]}"),
+        ],
+        [("rotary: null", "rotary: [null, half]"), ("args: [$input]", "args: [$input, $cos, $sin]")],
+        [
+            ("heads: equal", "heads: equal\n  window: [null, number]"),
+            ("mask: builtin", "mask: keep"),
+            ("args: [$input]", "args: [$input, $mask]"),
+        ],
+        [
+            ("bias: false", "bias: [false, true]"),
+            ("parameters: {}", "parameters: {b: {from: attention.query_bias, else: 0}}"),
+        ],
+        [("heads: equal", "heads: [equal, grouped]"), ("args: [$d_model]", "args: [$n_heads // n_kv_heads]")],
+        [("rotary: null", "rotary: [half, interleaved]"), ("mask: builtin", "rotary: half\nmask: builtin")],
+        [
+            ("heads: equal", "heads: equal\n  softcap: [null, number]\n  where:\n    - {that: softcap == 1, why: so}"),
+        ],
+    ],
+    ids=str,
+)
+def test_a_choice_that_something_hears_is_accepted(write: Write, changes: list[tuple[str, str]]) -> None:
+    """Fails if a right mapping is refused because it tells its layer in a way of its own."""
+    load_mapping(write(DEAF, *changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "message"),
+    [
+        (
+            ENCODER,
+            "with: {src_mask: $mask}",
+            "kwargs: {src_mask: $mask}",
+            "forward: unknown key 'kwargs' (did you mean 'with'?); expected one of call, args, with, output",
+        ),
+        (
+            ENCODER,
+            "  rotary: null\n",
+            "  rotary: yes\n",
+            "supports: rotary: 'yes' is not known; expected some of null, ",
+        ),
+        (
+            ENCODER,
+            "  rotary: null\n",
+            "  rotary: true\n",
+            "supports: rotary: true is not known; expected some of null, ",
+        ),
+        (LLAMA, "rotary: half ", "rotary: null ", "rotary: null is not known; expected one of half, interleaved"),
+    ],
+)
+def test_words_are_told_as_a_file_writes_them(write: Write, text: str, old: str, new: str, message: str) -> None:
+    """Fails if a message speaks Python, or the nearest key by its letters hides the one that is meant."""
+    with pytest.raises(BackendError) as caught:
+        load_mapping(write(text, (old, new)))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("isolate", [False, None])
+@pytest.mark.parametrize("blocks", [[], ["llama"]])
+def test_a_kind_that_there_is_not_is_refused_with_its_line(
+    write: Write, monkeypatch: pytest.MonkeyPatch, blocks: list[str], isolate: bool | None
+) -> None:
+    """Fails if a misspelt kind in `blocks` is passed over where a run names another, or told without its place."""
+    path = write(DEAF, ("build: ", "blocks: [mistral, granit]\nbuild: "))
+    monkeypatch.chdir(path.parent)
+    with pytest.raises(BlocklawsError) as caught:
+        prepare([path.name], blocks=blocks, isolate=isolate)
+    assert str(caught.value).startswith("layer.yaml:11:19: blocks: unknown block 'granit' (did you mean 'granite'?); ")
+    prepare([write(path.read_text(), (", granit]", "]")).name], blocks=blocks, isolate=isolate)
