@@ -152,3 +152,31 @@ def test_a_cached_output_of_another_shape_is_an_error(tmp_path: Path) -> None:
     result = check(tmp_path, "cache-turns", wrong, where="T == 3")
     assert result.verdict == "error"
     assert "for a chunk of shape" in result.reason
+
+
+# --- cache-arguments -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize(
+    ("fault", "told"), [("cache-input-modified", "written to"), ("cache-strides-ignored", "Fortran-ordered chunks")]
+)
+def test_cached_calls_keep_to_their_arguments(tmp_path: Path, backend: str, fault: str, told: str) -> None:
+    """Fails if a right block is refuted, or one that misreads or writes to a chunk passes."""
+    right = check(tmp_path, "cache-arguments", backend, dtype="float32", where="T == 3")
+    assert (right.verdict, right.informative) == ("holds", right.examples), right.reason
+    wrong = check(tmp_path, "cache-arguments", faulty(fault, backend), dtype="float32", where="T == 3")
+    assert wrong.verdict == "violated", wrong.reason
+    assert told in wrong.reason
+
+
+def test_a_cached_output_of_another_dtype_is_seen(tmp_path: Path) -> None:
+    """Fails if decoding may give another dtype than the full pass does."""
+
+    def forward_cached(block: Any, x: Any, cache: Any) -> Any:
+        output, cache = block.forward_cached(x, cache)
+        return output.astype(np.float32), cache
+
+    result = check(tmp_path, "cache-arguments", Altered(forward_cached=forward_cached), where="T == 3")
+    assert result.verdict == "violated"
+    assert "the output of a chunk is float32, the tokens are float64" in result.reason

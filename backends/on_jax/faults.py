@@ -203,6 +203,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "cache-drops-newest",
         "cache-overwrites",
         "cache-on-block",
+        "cache-input-modified",
+        "cache-strides-ignored",
         "cache-eps-fixed",
     ),
     "faults_parameters": (

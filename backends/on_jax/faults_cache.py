@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from blocklaws.backends.on_jax.block import Cache, JaxBlock
 from blocklaws.backends.on_jax.faults import fault
@@ -64,6 +65,23 @@ class CacheEpsFixed(JaxBlock):
             return super().forward_cached(x, cache)
         finally:
             self.steps = right
+
+
+@fault("cache-input-modified")
+class CacheInputModified(JaxBlock):
+    def forward_cached(self, x: Any, cache: Cache | None) -> tuple[Array, Cache]:
+        y, cache = super().forward_cached(x, cache)
+        given = np.asarray(x)
+        if given.flags.writeable:
+            given += 1
+        return y, cache
+
+
+@fault("cache-strides-ignored")
+class CacheStridesIgnored(JaxBlock):
+    def forward_cached(self, x: Any, cache: Cache | None) -> tuple[Array, Cache]:
+        given = np.asarray(x)
+        return super().forward_cached(given.ravel(order="K").reshape(given.shape), cache)
 
 
 @fault("cache-on-block")

@@ -121,6 +121,21 @@ class _CacheEpsFixed(WrongThroughCache):
     decoder = _EpsFixed
 
 
+@fault("cache-input-modified")
+class _CacheInputModified(NumpyBlock):
+    def forward_cached(self, x: AnyArray, cache: KeyValueCache | None) -> tuple[Stream, KeyValueCache]:
+        output, cache = super().forward_cached(x, cache)
+        if x.flags.writeable:
+            x[...] = output
+        return output, cache
+
+
+@fault("cache-strides-ignored")
+class _CacheStridesIgnored(NumpyBlock):
+    def forward_cached(self, x: AnyArray, cache: KeyValueCache | None) -> tuple[Stream, KeyValueCache]:
+        return super().forward_cached(x.ravel(order="K").reshape(x.shape), cache)
+
+
 @fault("cache-on-block")
 class _CacheOnBlock(NumpyBlock):
     _latest: KeyValueCache | None = None

@@ -195,6 +195,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "cache-drops-newest",
         "cache-overwrites",
         "cache-on-block",
+        "cache-input-modified",
+        "cache-strides-ignored",
         "cache-eps-fixed",
         "cache-query-position-zero",
         "window-ignored-in-cache",

@@ -110,6 +110,23 @@ class WindowIgnoredInCache(TorchBlock):
             self.module.windowed = True
 
 
+class CacheInputModified(TorchBlock):
+    """The tokens of a chunk end as its output."""
+
+    def forward_cached(self, x: Array, cache: KeyValueCache | None) -> tuple[Array, KeyValueCache]:
+        y, cache = super().forward_cached(x, cache)
+        if x.flags.writeable:
+            x[...] = y
+        return y, cache
+
+
+class CacheStridesIgnored(TorchBlock):
+    """The memory of a chunk, read from its start."""
+
+    def forward_cached(self, x: Array, cache: KeyValueCache | None) -> tuple[Array, KeyValueCache]:
+        return super().forward_cached(x.ravel(order="K").reshape(x.shape), cache)
+
+
 class _EpsOnRequest(DecoderBlock):
     eps: float | None = None
 
