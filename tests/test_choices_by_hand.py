@@ -95,7 +95,7 @@ WORKED = {
             "attention_weights": [[[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0.5, 0.5]]] * 2,
             "output": [[4, 0, 0, 0], [1, 3, 0, 0], [0, 1, 3, 0], [0, 0, 1, 3]],
         },
-        ("window-ignored", "window-off-by-one", "window-short-by-one"),
+        ("window-ignored", "window-off-by-one", "window-short-by-one", "window-fixed"),
     ),
     "window of one": Worked({"window": 1}, {}, TWOS, {"attention_weights": [np.eye(4)] * 2}),
     # The second token's key scores 4 / sqrt(2) in the first head: 2 tanh(sqrt(2)) = 1.776771, and 1 / (1 + exp(-that)).
@@ -208,6 +208,14 @@ WORKED = {
             *("rotary-fraction-ignored", "rotary-fraction-exponent-by-d-head", "rotary-turns-last-features"),
             "rotary-fraction-pairs-across-head",
         ),
+        position=1,
+    ),
+    "a quarter of each head turns": Worked(
+        {"rotary": "half", "rotary_fraction": 0.25, "d_model": 8, "n_heads": 1, "n_kv_heads": 1, "d_head": 8},
+        {},
+        np.ones((1, 1, 8)),
+        {"query": [[[-0.3011687, 1.3817733, 1, 1, 1, 1, 1, 1]]]},
+        ("rotary-fraction-fixed",),
         position=1,
     ),
     "a half of each head turns, interleaved": Worked(

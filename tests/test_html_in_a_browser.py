@@ -218,15 +218,16 @@ def test_a_cell_drills_down_to_its_cases_and_a_case_to_its_failure(page: Any) ->
     assert browser.evaluate(f"{cases}.matches('article.failure > details') && {cases}.open")
     assert 0 <= browser.evaluate(f"Math.round({cases}.getBoundingClientRect().top)") < 200
     # The heading above a summary opens it too.
-    place = "document.querySelector('#f1').previousElementSibling.getBoundingClientRect()"
-    browser.evaluate("document.querySelector('#f1').scrollIntoView({block: 'center'})")
+    second = browser.evaluate("document.querySelectorAll('article.failure > details')[1].id")
+    place = f"document.getElementById('{second}').previousElementSibling.getBoundingClientRect()"
+    browser.evaluate(f"document.getElementById('{second}').scrollIntoView({{block: 'center'}})")
     x, y = (browser.evaluate(f"{place}.{side}") for side in ("left", "top"))
     for kind in ("mousePressed", "mouseReleased"):
         browser.call("Input.dispatchMouseEvent", type=kind, x=x + 30, y=y + 10, button="left", clickCount=1)
-    assert browser.evaluate("document.getElementById('f1').open")
+    assert browser.evaluate(f"document.getElementById('{second}').open")
     # A link into the page from outside opens as well.
-    browser = page("wrong", fragment="f1")
-    assert browser.evaluate("document.getElementById('f1').open")
+    browser = page("wrong", fragment=second)
+    assert browser.evaluate(f"document.getElementById('{second}').open")
 
 
 def test_a_screen_reader_hears_names(page: Any) -> None:
