@@ -78,6 +78,14 @@ BATCH, TOKENS, OFFSET = 2, 18, 40
 NOISE = {"float64": 1e-12, "float32": 3e-6, "bfloat16": 2e-3, "float16": 5e-4}
 #: What a config says instead, for a fault that is about a word that no kind of block has.
 CHOICES = {"gelu-tanh-as-erf": {"feed_forward": "gelu_tanh"}}
+#: What a number of it is instead, where the listed config has the fault's own.
+NUMBERS: dict[str, dict[str, Any]] = {
+    "eps-clamped": {"norm_eps": 0.0},
+    "gradient-eps-fixed": {"norm_eps": 0.25},
+    "cache-eps-fixed": {"norm_eps": 0.25},
+    "window-fixed": {"window": 2},
+    "rotary-fraction-fixed": {"rotary_fraction": 0.25},
+}
 #: Faults that need extreme scores to show, a gate that is driven hard, or large entries.
 QUERY_SCALE = {"mask-too-small": 1e5, "softmax-without-maximum": 1e3, "mask-fill-zero-point": 30.0}
 GATE_SCALE = {"activation-overflows": 1000.0}
@@ -87,7 +95,8 @@ INPUT_SCALE = {"square-overflows": 300.0, "squares-summed-in-half": 30.0}
 def config_of(identifier: str) -> BlockConfig:
     """Return the first config of which a fault is said."""
     blocks = built_in_spec().faults[identifier].blocks
-    return next(CONFIGS[name] for name in CONFIGS if name in blocks).replace(**CHOICES.get(identifier, {}))
+    changes: dict[str, Any] = {**CHOICES.get(identifier, {}), **NUMBERS.get(identifier, {})}
+    return next(CONFIGS[name] for name in CONFIGS if name in blocks).replace(**changes)
 
 
 def dtype_of(identifier: str) -> str:
@@ -284,6 +293,29 @@ def keeps_the_cache(right: Any, wrong: Any, x: Array) -> None:
         assert differ(y, right.forward(x)[:, 2:5]) is between
 
 
+def follows_the_newest(right: Any, wrong: Any, x: Array) -> None:
+    """A block of another config is built, and this one answers otherwise."""
+    before = wrong.forward(x)
+    other = wrong.config.replace(norm_eps=0.25)
+    BACKEND.with_fault("config-on-class").build(other, wrong.parameters(), str(x.dtype))
+    assert differ(wrong.forward(x), before)
+
+
+def writes_tokens(right: Any, wrong: Any, x: Array) -> None:
+    """The caller's chunk changes."""
+    given = x[:, :3].copy()
+    wrong.forward_cached(given, None)
+    assert differ(given, x[:, :3])
+
+
+def misreads_tokens(right: Any, wrong: Any, x: Array) -> None:
+    """A chunk that is transposed in memory is misread; a contiguous one is not."""
+    chunk = x[:, :3].copy()
+    expected, _ = right.forward_cached(chunk, None)
+    assert not differ(wrong.forward_cached(chunk, None)[0], expected)
+    assert differ(wrong.forward_cached(np.asfortranarray(chunk), None)[0], expected)
+
+
 def differs_uncompiled(right: Any, wrong: Any, x: Array) -> None:
     """Compiled it is right, operation by operation it is not."""
     assert not differ(wrong.forward(x, 3), right.forward(x, 3))
@@ -314,6 +346,9 @@ BEHAVIOUR: dict[str, Callable[[Any, Any, Array], None]] = {
     "dropout-in-eval": draws_afresh,
     "strides-ignored": misreads,
     "cache-on-block": keeps_the_cache,
+    "config-on-class": follows_the_newest,
+    "cache-input-modified": writes_tokens,
+    "cache-strides-ignored": misreads_tokens,
     "angles-in-half-by-one-way": differs_uncompiled,
     "norm-in-half-by-one-way": differs_uncompiled,
     "empty-tokens-accepted": accepts((2, 0, 12), 0, (2, 0, 12)),

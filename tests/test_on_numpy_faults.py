@@ -41,6 +41,14 @@ CHOICES = {
     # One pair turns alike in a head of any width: two of the three pairs of a head turn here.
     "rotary-fraction-exponent-by-d-head": {"rotary_fraction": 0.75},
 }
+#: What a number of the config is instead, where the listed block has the fault's own.
+NUMBERS = {
+    "eps-clamped": {"norm_eps": 0.0},
+    "gradient-eps-fixed": {"norm_eps": 0.25},
+    "cache-eps-fixed": {"norm_eps": 0.25},
+    "window-fixed": {"window": 2},
+    "rotary-fraction-fixed": {"rotary_fraction": 0.75},
+}
 
 
 def blocks_of(fault: str) -> list[str]:
@@ -66,7 +74,8 @@ def config_of(block: str, fault: str = "", **changes: int) -> BlockConfig:
     choices = {key: value for key, value in BLOCKS[block].items() if key not in LABELS}
     n_kv_heads = 2 if BLOCKS[block]["heads"] == "grouped" else 4
     return BlockConfig(
-        **{"block": block, **choices, **CHOICES.get(fault, {}), **SIZES, "n_kv_heads": n_kv_heads, **changes}
+        **{"block": block, **choices, **CHOICES.get(fault, {}), **NUMBERS.get(fault, {})},
+        **{**SIZES, "n_kv_heads": n_kv_heads, **changes},
     )
 
 
@@ -238,7 +247,7 @@ def _by_turns(block: NumpyBlock, x: np.ndarray, other: np.ndarray) -> np.ndarray
 @pytest.mark.parametrize(("fault", "block"), cases(family="cache"))
 def test_cache_shows_the_fault(fault: str, block: str) -> None:
     """Fails if chunks of several tokens hide the fault, or one pass shows it."""
-    config = config_of(block)
+    config = config_of(block, fault)
     faulty, right = pair(fault, config)
     x = input_of(config, tokens=8)
     assert differ(decoded(faulty, x, (3, 2, 1, 2)), decoded(right, x, (3, 2, 1, 2)))
@@ -260,7 +269,7 @@ def test_parameters_show_the_fault(fault: str, block: str) -> None:
 @pytest.mark.parametrize(("fault", "block"), cases(family="gradients"))
 def test_gradients_show_the_fault(fault: str, block: str) -> None:
     """Fails if the gradients are right, or the output is not."""
-    config = config_of(block)
+    config = config_of(block, fault)
     faulty, right = pair(fault, config)
     x = input_of(config)
     cotangent = input_of(config, seed=2)
@@ -309,6 +318,19 @@ def _strides_matter(faulty: NumpyBlock, x: np.ndarray) -> bool:
     return same and all(differ(faulty.forward(view), faulty.forward(x)) for view in views)
 
 
+def _newest_counts(faulty: NumpyBlock, x: np.ndarray) -> bool:
+    before = faulty.forward(x)
+    other = faulty.config.replace(norm_eps=0.25)
+    NumpyBackend().with_fault("config-on-class").build(other, dict(faulty.parameters()), str(x.dtype))
+    return differ(faulty.forward(x), before)
+
+
+def _tokens_change(faulty: NumpyBlock, x: np.ndarray) -> bool:
+    given = x.copy()
+    faulty.forward_cached(given, None)
+    return differ(given, x)
+
+
 BEHAVIOUR: dict[str, Callable[[NumpyBlock, NumpyBlock, np.ndarray], bool]] = {
     "norm-modifies-input": lambda faulty, right, x: _input_changes(faulty, x),
     "input-modified": lambda faulty, right, x: _input_changes(faulty, x),
@@ -331,6 +353,12 @@ BEHAVIOUR: dict[str, Callable[[NumpyBlock, NumpyBlock, np.ndarray], bool]] = {
     "norm-in-half-by-one-way": lambda faulty, right, x: (
         differ(faulty.forward_by("each", x, 3), right.forward_by("each", x, 3))
         and not differ(faulty.forward(x, 3), right.forward_by("each", x, 3))
+    ),
+    "config-on-class": lambda faulty, right, x: _newest_counts(faulty, x),
+    "cache-input-modified": lambda faulty, right, x: _tokens_change(faulty, x),
+    "cache-strides-ignored": lambda faulty, right, x: (
+        not differ(faulty.forward_cached(x, None)[0], right.forward_cached(x, None)[0])
+        and differ(faulty.forward_cached(np.asfortranarray(x), None)[0], right.forward_cached(x, None)[0])
     ),
     "cache-on-block": lambda faulty, right, x: (
         not differ(decoded(faulty, x, (2, 1, 2)), decoded(right, x, (2, 1, 2)))

@@ -80,11 +80,19 @@ WORLDS = (
 )
 #: What the config of a listed block says instead, where the fault is about a word that no kind of block has.
 CHOICES = {"gelu-tanh-as-erf": {"feed_forward": "gelu_tanh"}}
+#: What a number of the config is instead, where the listed block has the fault's own.
+NUMBERS = {
+    "eps-clamped": {"norm_eps": 0.0},
+    "gradient-eps-fixed": {"norm_eps": 0.25},
+    "cache-eps-fixed": {"norm_eps": 0.25},
+    "window-fixed": {"window": 2},
+    "rotary-fraction-fixed": {"rotary_fraction": 0.25},
+}
 
 
 def config_of(block: str, fault: str = "") -> BlockConfig:
     """Return a small config of one kind of block, in which the fault can be seen; its sizes are all different."""
-    entry = {**BLOCKS[block], **CHOICES.get(fault, {})}
+    entry = {**BLOCKS[block], **CHOICES.get(fault, {}), **NUMBERS.get(fault, {})}
     heads = {"n_heads": 6, "n_kv_heads": 3 if entry.pop("heads") == "grouped" else 6}
     # Two pairs turn, where a part of a head does: one alone has no exponent.
     sizes = {"d_model": 10, "d_head": 8 if "rotary_fraction" in entry else 4, "d_ff": 14, **heads}
@@ -162,6 +170,10 @@ def observations(block: TorchBlock, world: World) -> Iterator[tuple[str, Any]]:
     _, cache = block.forward_cached(x[:, :2].copy(), None)
     block.forward_cached(cotangent[:, :2].copy(), None)
     yield "a third token after another sequence's first two", block.forward_cached(x[:, 2:3].copy(), cache)[0]
+    given = x[:, :2].copy()
+    block.forward_cached(given, None)
+    yield "the tokens after a cached call", given
+    yield "Fortran-ordered tokens through the cache", block.forward_cached(np.asfortranarray(x[:, :2]), None)[0]
     yield "forward again, of something else", block.forward(cotangent.copy(), world.offset)
     yield "the first output after that", np.array_equal(first, kept)
     yield "forward of a strided input", block.forward(np.asfortranarray(x), world.offset)
@@ -198,6 +210,8 @@ def seen_in(fault: str, block: str, dtype: str) -> str | None:
         parameters = parameters_of(config, dtype, world)
         right = observations(TorchBackend().build(config, parameters, dtype), world)
         faulty = observations(TorchBackend().with_fault(fault).build(config, parameters, dtype), world)
+        # The newest block is one of another config: none that is right hears of it.
+        TorchBackend().with_fault(fault).build(config.replace(norm_eps=0.5), parameters, dtype)
         for (what, expected), (_, got) in zip(right, faulty, strict=False):
             if differs(got, expected, NOISE[dtype]):
                 return f"{what} in {world}"
