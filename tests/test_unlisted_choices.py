@@ -18,7 +18,6 @@ from blocklaws.backends.on_numpy.activations import gelu
 from blocklaws.backends.on_numpy.block import NumpyBlock
 from blocklaws.backends.on_numpy.precision import precision_of
 
-
 NO_GRADIENTS = "the block has no gradients"
 
 
