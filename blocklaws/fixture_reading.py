@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from blocklaws.canonical import PARAMETER_NAMES
 from blocklaws.config import CHOICES, NUMBERS
 from blocklaws.errors import BlocklawsError, did_you_mean
 from blocklaws.expressions import Expression, ExpressionError, Vocabulary, parse
-from blocklaws.fields import Fields, as_mapping, as_sequence, described
+from blocklaws.fields import Fields, as_mapping, as_sequence, described, plain_word
 from blocklaws.located_yaml import Place, load
 from blocklaws.packaged import packaged_file, packaged_names
 from blocklaws.spec_reading import built_in_spec, read_number
@@ -160,7 +159,7 @@ class Fixture:
         if kind.name not in self.blocks:
             return f"the fixture {self.name} is of {' and '.join(self.blocks)}"
         changed = [
-            f"{name} {_written(printed)}, and the spec's {kind.name} has {name} {_written(kind.choices[name])}"
+            f"{name} {plain_word(printed)}, and the spec's {kind.name} has {name} {plain_word(kind.choices[name])}"
             for name, printed in built_in_spec().blocks[kind.name].choices.items()
             if name not in self.config and printed != kind.choices[name]
         ]
@@ -185,10 +184,6 @@ class Fixture:
         x = world.input.copy()
         x[:, token, feature] = (x[:, token, feature].astype(np.float64) + amount).astype(as_dtype(world.dtype))
         return world.replace(input=x)
-
-
-def _written(value: Any) -> str:
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _filled(value: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -11,7 +11,7 @@ import dataclasses
 import fnmatch
 import importlib.metadata
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,11 @@ class KnownFailure:
 
     def is_about(self, subject: Subject) -> bool:
         """Whether the entry speaks of a backend, on the device where it is."""
-        return _means(self.backend, subject.name) and _means(self.device, subject.device or "cpu")
+        return self.names_one_of((subject.name,)) and _means(self.device, subject.device or "cpu")
+
+    def names_one_of(self, backends: Iterable[str]) -> bool:
+        """Whether the entry speaks of one of these backends, on some device."""
+        return any(_means(self.backend, name) for name in backends)
 
     @property
     def package(self) -> str:
@@ -210,7 +214,7 @@ class KnownFailures:
         names = [subject.name for subject in subjects]
         found: dict[str, str] = {}
         for entry in self.entries:
-            if not any(_means(entry.backend, name) for name in names):
+            if not entry.names_one_of(names):
                 place = f"{shown_place(entry.place.file)}:{entry.place.line}"
                 found.setdefault(entry.backend, f"{entry.backend}{did_you_mean(entry.backend, names)} ({place})")
         return tuple(found.values())

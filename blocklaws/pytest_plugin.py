@@ -20,36 +20,39 @@ import pytest
 __all__: list[str] = []
 
 _MARK = "blocklaws_invariants"
-_OPTIONS = (
-    ("backend", "append", "BACKEND", "verify this backend; may be repeated"),
-    ("spec", "store", "FILE", "a spec of your own; the built-in one otherwise"),
-    ("block", "append", "NAME", "only this kind of block; may be repeated"),
-    ("dtype", "append", "NAME", "only this dtype; may be repeated"),
-    ("invariant", "append", "ID", "only this invariant; may be repeated"),
-    ("profile", "store", "NAME", "quick, default or thorough: how long to look"),
-    ("seed", "store", "N", "the same seed, the same run"),
-    ("device", "store", "DEV", "where torch and jax compute"),
-    ("known-failures", "store", "FILE", "a YAML file of failures that are expected"),
-    ("database", "append", "WHERE", "counterexamples shared with other runs, looked at first; may be repeated"),
-    ("isolate", "store_const", None, "run backends in a process of their own that refuses what could tell an answer"),
-    ("no-isolate", "store_const", None, "run backends in the process of the tests, where a debugger reaches them"),
-)
-#: What the last two say; without one of them, code of others that is named runs in a process of its own.
-_ISOLATE = {"isolate": True, "no-isolate": False}
+#: Name -> how pytest adds it, and what is said of it.
+_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "backend": ({"action": "append", "metavar": "BACKEND"}, "verify this backend; may be repeated"),
+    "spec": ({"metavar": "FILE"}, "a spec of your own; the built-in one otherwise"),
+    "block": ({"action": "append", "metavar": "NAME"}, "only this kind of block; may be repeated"),
+    "dtype": ({"action": "append", "metavar": "NAME"}, "only this dtype; may be repeated"),
+    "invariant": ({"action": "append", "metavar": "ID"}, "only this invariant; may be repeated"),
+    "profile": ({"metavar": "NAME"}, "quick, default or thorough: how long to look"),
+    "seed": ({"metavar": "N"}, "the same seed, the same run"),
+    "device": ({"metavar": "DEV"}, "where torch and jax compute"),
+    "known-failures": ({"metavar": "FILE"}, "a YAML file of failures that are expected"),
+    "database": (
+        {"action": "append", "metavar": "WHERE"},
+        "counterexamples shared with other runs, looked at first; may be repeated",
+    ),
+    "isolate": (
+        {"action": "store_const", "const": True},
+        "run backends in a process of their own that refuses what could tell an answer",
+    ),
+    "no-isolate": (
+        {"action": "store_const", "const": False, "dest": "blocklaws_isolate"},
+        "run backends in the process of the tests, where a debugger reaches them",
+    ),
+}
 _STALE = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("blocklaws", "blocklaws (verification of Transformer blocks)")
-    for name, action, metavar, text in _OPTIONS:
-        dest = f"blocklaws_{name.replace('-', '_')}"
-        if name in _ISOLATE:
-            group.addoption(
-                f"--blocklaws-{name}", action=action, const=_ISOLATE[name], dest="blocklaws_isolate", help=text
-            )
-        else:
-            group.addoption(f"--blocklaws-{name}", action=action, dest=dest, metavar=metavar, help=text)
+    for name, (how, text) in _OPTIONS.items():
+        where = {"dest": f"blocklaws_{name.replace('-', '_')}"}
+        group.addoption(f"--blocklaws-{name}", help=text, **{**where, **how})
 
 
 def pytest_configure(config: pytest.Config) -> None:

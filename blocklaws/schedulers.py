@@ -70,8 +70,8 @@ def _dask(address: str) -> Iterator[Executor]:
                 f"--scheduler {address}: it has no worker and none came within {WORKER_WITHIN:g} s; {start_one}"
             ) from None
         # Not pure: two runs of one process must not share an answer.
-        executor = _Attended(client.get_executor(pure=False), lambda: len(client.nthreads()), WORKER_WITHIN)
-        executor.deserted = f"--scheduler {address}: it has had no worker for {WORKER_WITHIN:g} s; {start_one}"
+        deserted = f"--scheduler {address}: it has had no worker for {WORKER_WITHIN:g} s; {start_one}"
+        executor = _Attended(client.get_executor(pure=False), lambda: len(client.nthreads()), WORKER_WITHIN, deserted)
         with executor.attended():
             yield executor
     finally:
@@ -85,14 +85,14 @@ class _Attended(Executor):
         executor: what runs the calls.
         workers: how many there are; what it raises says that the engine is gone, of which its own futures tell.
         patience: how long there may be none, in seconds.
+        deserted: what is said then.
     """
 
-    deserted = "nobody works here"
-
-    def __init__(self, executor: Executor, workers: Callable[[], int], patience: float) -> None:
+    def __init__(self, executor: Executor, workers: Callable[[], int], patience: float, deserted: str) -> None:
         self._executor = executor
         self._workers = workers
         self._patience = patience
+        self._deserted = deserted
         self._waiting: set[Future[Any]] = set()
         self._done = threading.Event()
 
@@ -127,7 +127,7 @@ class _Attended(Executor):
                 for future in tuple(self._waiting):
                     # An answer may come at this very moment, and is then as good as any.
                     with contextlib.suppress(InvalidStateError):
-                        future.set_exception(BlocklawsError(self.deserted))
+                        future.set_exception(BlocklawsError(self._deserted))
 
 
 @contextlib.contextmanager

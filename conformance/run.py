@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import fnmatch
 import os
 import subprocess
 import sys
@@ -99,7 +98,7 @@ def of_nothing(explanations: KnownFailures, found: Mapping[str, LibraryReport]) 
     return [
         f"{entry.place}: no library has a backend {entry.backend!r}; remove the entry"
         for entry in explanations.entries
-        if not fnmatch.filter(names, entry.backend)
+        if not entry.names_one_of(names)
     ]
 
 

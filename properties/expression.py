@@ -124,7 +124,7 @@ def _not_finite(passes: Mapping[str, Pass], claim: str) -> Judgement | None:
     for name, each in passes.items():
         shown = {"output": each.computed("output"), **(each.computed("trace") or {})}
         for stage, value in shown.items():
-            if value is None or (found := finite(value, claim)).holds or stage not in STAGES:
+            if value is None or stage not in STAGES or (found := finite(value, claim)).holds:
                 continue
             of = f" of the pass {name!r}" if name else ""
             with contextlib.suppress(Unavailable, BlockRaised):

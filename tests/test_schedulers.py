@@ -6,12 +6,14 @@ every worker is an error, and no other is; an engine that cannot be used is one 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,15 @@ def verified(*arguments: str) -> tuple[int, dict[str, Any], str]:
     done = invoke("verify", *arguments, *LLAMA, "--json", "report.json")
     LAST.append(done.stdout)
     return done.exit_code, placeless(timeless()), done.stderr
+
+
+@contextlib.contextmanager
+def meanwhile(action: Callable[[], None]) -> Iterator[None]:
+    """Do something to a cluster while a run waits for it; it is done when the run has ended."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    yield
+    thread.join()
 
 
 @pytest.mark.slow
@@ -74,10 +85,8 @@ def test_a_dask_worker_that_is_killed_loses_no_case(folder: Path) -> None:
             (victim,) = [worker for worker in cluster.workers if worker.pid == been]
             victim.send_signal(signal.SIGKILL)
 
-        killer = threading.Thread(target=kill)
-        killer.start()
-        several = verified(*backends, "--no-isolate", "--scheduler", cluster.address)
-        killer.join()
+        with meanwhile(kill):
+            several = verified(*backends, "--no-isolate", "--scheduler", cluster.address)
         assert sorted(worker.poll() is None for worker in cluster.workers) == [False, True]
     assert several == verified(*backends, "--no-isolate")
     assert several[1]["not_run"] == 0
@@ -112,12 +121,10 @@ def test_a_scheduler_that_goes_leaves_what_is_known(folder: Path) -> None:
                 client.cancel(list(client.futures), force=True)
                 client.shutdown()
 
-        going = threading.Thread(target=go)
-        going.start()
-        status, report, complaint = verified(
-            write_broken(folder), sleeps, "--no-isolate", "--scheduler", cluster.address
-        )
-        going.join()
+        with meanwhile(go):
+            status, report, complaint = verified(
+                write_broken(folder), sleeps, "--no-isolate", "--scheduler", cluster.address
+            )
     assert status == 2
     assert complaint.startswith("blocklaws: the executor is gone (CancelledError), and with it the cases it had\n")
     assert report["not_run"] == 3
@@ -213,12 +220,10 @@ def test_a_cluster_that_loses_its_last_worker_leaves_what_is_known(
             until(Path("asleep").exists)
             cluster.workers[0].kill()
 
-        killer = threading.Thread(target=kill)
-        killer.start()
-        status, report, complaint = verified(
-            write_broken(folder), sleeps, "--no-isolate", "--scheduler", cluster.address
-        )
-        killer.join()
+        with meanwhile(kill):
+            status, report, complaint = verified(
+                write_broken(folder), sleeps, "--no-isolate", "--scheduler", cluster.address
+            )
     assert status == 2
     assert complaint.splitlines()[0] == (
         f"blocklaws: --scheduler {cluster.address}: it has had no worker for 2 s; start one with: "

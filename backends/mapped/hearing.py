@@ -11,7 +11,8 @@ from collections.abc import Mapping as Named
 from typing import TYPE_CHECKING, Any
 
 from blocklaws.backends.mapped.reader import Node
-from blocklaws.backends.mapped.supports import ANY_NUMBER, plain_word
+from blocklaws.backends.mapped.supports import ANY_NUMBER
+from blocklaws.fields import plain_word
 
 if TYPE_CHECKING:
     from blocklaws.backends.mapped.schema import Mapping

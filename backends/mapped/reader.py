@@ -8,13 +8,13 @@ mapping means.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from blocklaws import located_yaml
 from blocklaws.errors import BackendError, SpecError, did_you_mean
+from blocklaws.fields import plain_word
 from blocklaws.located_yaml import LocatedDict, LocatedList, Place
 
 __all__ = ["Node", "read"]
@@ -43,7 +43,7 @@ class Node:
         if isinstance(self.value, list):
             return "a list"
         if self.value is None or isinstance(self.value, bool):
-            return json.dumps(self.value)  # as YAML writes them
+            return plain_word(self.value)
         return repr(self.value)
 
     def refuse(self, message: str) -> NoReturn:

@@ -14,8 +14,9 @@ from typing import Any
 from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.reader import Node
 from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, SIZES, BlockConfig
+from blocklaws.fields import plain_word
 
-__all__ = ["ANY_NUMBER", "Condition", "Supports", "parse_supports", "plain_word"]
+__all__ = ["ANY_NUMBER", "Condition", "Supports", "parse_supports"]
 
 _HEADS = ("equal", "grouped")
 #: The word for every number, as in ``window: [null, number]``.
@@ -91,8 +92,3 @@ def _is(value: Any, word: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     # `==` alone would let 1 pass for true.
     return (word == ANY_NUMBER and number) or (type(value) is type(word) and bool(value == word))
-
-
-def plain_word(word: Any) -> str:
-    """Return a word of a choice as YAML writes it: ``null``, ``true``, ``half``."""
-    return "null" if word is None else str(word).lower() if isinstance(word, bool) else str(word)
