@@ -11,7 +11,7 @@ import difflib
 import importlib.util
 from collections.abc import Iterable
 
-__all__ = ["BackendError", "BlocklawsError", "ConfigError", "SpecError", "did_you_mean", "missing_module"]
+__all__ = ["BackendError", "BlocklawsError", "ConfigError", "SpecError", "did_you_mean", "missing_module", "plain_word"]
 
 
 class BlocklawsError(Exception):
@@ -40,6 +40,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def plain_word(word: object) -> str:
+    """Return a word of a choice as YAML writes it.
+
+    >>> plain_word(None), plain_word(True), plain_word("half")
+    ('null', 'true', 'half')
+    """
+    return "null" if word is None else str(word).lower() if isinstance(word, bool) else str(word)
 
 
 _EXTRAS = {

@@ -16,11 +16,6 @@ from blocklaws.located_yaml import LocatedDict, LocatedList, Place
 __all__ = ["Fields", "as_mapping", "as_sequence", "described"]
 
 
-def plain_word(word: Any) -> str:
-    """Return a word of a choice as YAML writes it: ``null``, ``true``, ``half``."""
-    return "null" if word is None else str(word).lower() if isinstance(word, bool) else str(word)
-
-
 def described(value: Any) -> str:
     """Say what a YAML value is, in YAML's own words, shortened."""
     if value is None:

@@ -19,9 +19,9 @@ import numpy as np
 
 from blocklaws.canonical import PARAMETER_NAMES
 from blocklaws.config import CHOICES, NUMBERS
-from blocklaws.errors import BlocklawsError, did_you_mean
+from blocklaws.errors import BlocklawsError, did_you_mean, plain_word
 from blocklaws.expressions import Expression, ExpressionError, Vocabulary, parse
-from blocklaws.fields import Fields, as_mapping, as_sequence, described, plain_word
+from blocklaws.fields import Fields, as_mapping, as_sequence, described
 from blocklaws.located_yaml import Place, load
 from blocklaws.packaged import packaged_file, packaged_names
 from blocklaws.spec_reading import built_in_spec, read_number

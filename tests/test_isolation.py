@@ -27,6 +27,7 @@ from blocklaws.subjects import Subject
 from blocklaws.worlds import Recipe, World, make_world
 
 BREAKING = Path(__file__).parent / "cheats" / "breaking.py"
+MAPPINGS = Path(blocklaws.__file__).parent.parent / "backends" / "mappings"
 SHORT = Limits(call_seconds=1, first_seconds=1, patience=2, impatient_seconds=0.2, memory_mib=400)
 
 
@@ -110,9 +111,9 @@ def test_a_function_takes_no_offset_there_either(tmp_path: Path) -> None:
     assert built.capabilities == {"forward"}
 
 
-def test_a_mapping_file_stands_for_its_backends(tmp_path: Path) -> None:
-    """Fails when only registered names and Python files can be isolated."""
-    mapping = next((Path(blocklaws.__file__).parent.parent / "backends" / "mappings").glob("*.yaml"))
+@pytest.mark.parametrize("mapping", sorted(MAPPINGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_mapping_file_stands_for_its_backends(mapping: Path) -> None:
+    """Fails when only registered names and Python files can be isolated, or the reader of mappings leaves its wall."""
     here, there = find_subjects(str(mapping)), isolated(str(mapping))
     assert [each.name for each in there] == [each.name for each in here]
 

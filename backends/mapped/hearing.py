@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blocklaws.backends.mapped.reader import Node
 from blocklaws.backends.mapped.supports import ANY_NUMBER
-from blocklaws.fields import plain_word
+from blocklaws.errors import plain_word
 
 if TYPE_CHECKING:
     from blocklaws.backends.mapped.schema import Mapping

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from blocklaws import located_yaml
-from blocklaws.errors import BackendError, SpecError, did_you_mean
-from blocklaws.fields import plain_word
+from blocklaws.errors import BackendError, SpecError, did_you_mean, plain_word
 from blocklaws.located_yaml import LocatedDict, LocatedList, Place
 
 __all__ = ["Node", "read"]

@@ -14,7 +14,7 @@ from typing import Any
 from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.reader import Node
 from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, SIZES, BlockConfig
-from blocklaws.fields import plain_word
+from blocklaws.errors import plain_word
 
 __all__ = ["ANY_NUMBER", "Condition", "Supports", "parse_supports"]
 
