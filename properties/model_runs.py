@@ -17,6 +17,7 @@ from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import EvaluationError, Judgement, evaluate, judge
 from blocklaws.models.case import MOST_SEQUENCES, MOST_TOKENS, ModelCase, ModelExample
 from blocklaws.models.runs import Runs
+from blocklaws.properties.drawing import choices, integers, permutations
 from blocklaws.properties.worlds import partitions
 from blocklaws.specification import Pick
 from blocklaws.worlds import Example
@@ -92,7 +93,7 @@ def model_examples(case: ModelCase) -> st.SearchStrategy[Example]:
     ]
     if not shapes:
         raise BlocklawsError(f"{case.invariant.place}: no size of an example satisfies the invariant's 'where'")
-    return _example(case, st.sampled_from(sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape))))
+    return _example(case, choices(sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape))))
 
 
 @st.composite
@@ -102,22 +103,22 @@ def _example(draw: st.DrawFn, case: ModelCase, shapes: st.SearchStrategy[tuple[i
     picks: dict[str, Any] = {}
     for pick in case.invariant.picks:
         picks[pick.name] = draw(_pick(case, pick, batch, tokens, picks))
-    row = st.lists(st.integers(built.reserved, built.vocabulary - 1), min_size=tokens, max_size=tokens)
+    row = st.lists(integers(built.reserved, built.vocabulary - 1), min_size=tokens, max_size=tokens)
     return ModelExample.of([draw(row) for _ in range(batch)], picks)
 
 
 def _pick(case: ModelCase, pick: Pick, batch: int, tokens: int, picks: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     sizes = _sizes(case, batch, tokens, picks)
     if pick.choices:
-        return st.sampled_from(pick.choices)
+        return choices(pick.choices)
     assert pick.high is not None
     high = int(evaluate(pick.high, sizes, case.tolerance))
     if pick.arrangement == "permutation":
-        return st.permutations(range(high))
+        return permutations(high)
     if pick.arrangement == "partition":
-        return st.sampled_from(partitions(high, 1))
+        return choices(partitions(high, 1))
     assert pick.low is not None
-    return st.integers(int(evaluate(pick.low, sizes, case.tolerance)), high)
+    return integers(int(evaluate(pick.low, sizes, case.tolerance)), high)
 
 
 def _sizes(case: ModelCase, batch: int, tokens: int, picks: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:

@@ -17,6 +17,7 @@ from blocklaws.checking import Case
 from blocklaws.config import DERIVED_SIZES
 from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import evaluate
+from blocklaws.properties.drawing import choices, integers, permutations
 from blocklaws.specification import Pick, Sizes
 from blocklaws.worlds import Example, Recipe, few_lengths
 
@@ -29,6 +30,8 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
+#: How many seeds of arrays there are: more than the examples of a thousand runs, and three draws.
+_SEEDS = 1_000_000
 #: The longest arrangement: no axis of a world is longer, and a stranger's spec must not fill the memory.
 _LONGEST = 10_000
 
@@ -121,9 +124,9 @@ class _Strategies:
     def __init__(self, case: Case, sizes: tuple[Sizes, ...]) -> None:
         self._case = case
         self._made: dict[tuple[Any, ...], st.SearchStrategy[Any]] = {}
-        self.sizes = st.sampled_from(sizes)
-        self.patterns = st.sampled_from([name for name in case.invariant.worlds for _ in range(_WEIGHTS[name])])
-        self.seeds = st.integers(0, 2**32 - 1)
+        self.sizes = choices(sizes)
+        self.patterns = choices([name for name in case.invariant.worlds for _ in range(_WEIGHTS[name])])
+        self.seeds = integers(0, _SEEDS - 1)
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
         if key not in self._made:
@@ -136,7 +139,7 @@ class _Strategies:
         def make() -> st.SearchStrategy[int]:
             last = _last_offset(self._case, sizes)
             plain = st.sampled_from((0, 0, 1, min(5, last), min(100, last), last))
-            return st.integers(0, 6).flatmap(lambda which: plain if which else st.integers(0, last))
+            return st.integers(0, 6).flatmap(lambda which: plain if which else integers(0, last))
 
         return self._once(("", sizes), make)
 
@@ -150,13 +153,13 @@ class _Strategies:
     def _of_pick(self, pick: Pick, sizes: Sizes, picks: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         case = self._case
         if pick.choices:
-            return st.sampled_from(pick.choices)
+            return choices(pick.choices)
         if pick.arrangement is None:
-            return st.sampled_from(_range(case, sizes, pick, picks))
+            return choices(_range(case, sizes, pick, picks))
         count = _count(case, sizes, pick, picks)
         if pick.arrangement == "permutation":
-            return st.permutations(range(count))
-        return st.sampled_from(partitions(count, case.subject.multiples.get("T", 1))).map(list)
+            return permutations(count)
+        return choices(partitions(count, case.subject.multiples.get("T", 1))).map(list)
 
 
 @st.composite
@@ -179,7 +182,7 @@ def examples(case: Case, sizes: tuple[Sizes, ...], offsets: bool) -> st.SearchSt
 def could_draw(case: Case, sizes: Sequence[Sizes], offsets: bool, example: Example) -> bool:
     """Whether `examples` could draw an example: one that comes from elsewhere must show nothing that a draw cannot."""
     recipe = example.recipe
-    if recipe.sizes not in sizes or recipe.pattern not in case.invariant.worlds or not 0 <= recipe.seed < 2**32:
+    if recipe.sizes not in sizes or recipe.pattern not in case.invariant.worlds or not 0 <= recipe.seed < _SEEDS:
         return False
     if not 0 <= recipe.position_offset <= (_last_offset(case, recipe.sizes) if offsets else 0):
         return False
