@@ -8,6 +8,7 @@ start or stop one.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 import time
@@ -55,7 +56,11 @@ def _dask(address: str) -> Iterator[Executor]:
         import distributed
     except ImportError as error:
         raise BlocklawsError(f"--scheduler {address}: {missing_module(error)}") from None
-    make: Any = distributed.Client
+    with _unlogged("distributed"):
+        yield from _client(address, distributed.Client)
+
+
+def _client(address: str, make: Any) -> Iterator[Executor]:
     start_one = f"start one with: dask worker {address} --nthreads 1"
     try:
         client = make(address, timeout=ANSWERS_WITHIN, set_as_default=False)
@@ -76,6 +81,20 @@ def _dask(address: str) -> Iterator[Executor]:
             yield executor
     finally:
         client.close()
+
+
+@contextlib.contextmanager
+def _unlogged(engine: str) -> Iterator[None]:
+    """Keep what an engine logs from the terminal: that it has gone is told in one line, and not with its tracebacks."""
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == engine]
+    quiet = [logger for logger in map(logging.getLogger, names) if not logger.disabled]
+    for logger in quiet:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger in quiet:
+            logger.disabled = False
 
 
 class _Attended(Executor):

@@ -45,6 +45,7 @@ class Cluster:
     """A scheduler that runs, and its workers."""
 
     address: str
+    scheduler: subprocess.Popen[bytes]
     workers: list[subprocess.Popen[bytes]]
 
 
@@ -66,7 +67,7 @@ def dask_cluster(folder: Path, workers: int = 2, *options: str, **environment: s
         until(lambda: file.exists() and file.read_bytes().endswith(b"}"))
         for _ in range(workers):
             begin("dask_worker", *_HERE, "--nthreads", "1", *(options or ("--no-nanny",)))
-        yield Cluster(json.loads(file.read_bytes())["address"], begun[1:])
+        yield Cluster(json.loads(file.read_bytes())["address"], *begun[:1], begun[1:])
     finally:
         for process in reversed(begun):
             process.terminate()

@@ -7,6 +7,7 @@ every worker is an error, and no other is; an engine that cannot be used is one 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -23,8 +24,6 @@ from faces_support import invoke, placeless, timeless, write_broken, write_right
 
 import blocklaws.schedulers
 
-#: What the runs of `verified` printed.
-LAST: list[str] = []
 LLAMA = ("--spec", "spec.yaml", "--block", "llama", "--dtype", "float32", "--profile", "quick")
 
 
@@ -39,7 +38,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def verified(*arguments: str) -> tuple[int, dict[str, Any], str]:
     """Run the command; return its status, its report and what it complained of."""
     done = invoke("verify", *arguments, *LLAMA, "--json", "report.json")
-    LAST.append(done.stdout)
     return done.exit_code, placeless(timeless()), done.stderr
 
 
@@ -109,27 +107,36 @@ def test_a_case_that_ends_every_worker_is_an_error_alone(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_goes_leaves_what_is_known(folder: Path) -> None:
-    """Fails when the end of a cluster loses the verdicts that it gave, or passes for the end of the run."""
+@pytest.mark.parametrize("politely", [True, False], ids=["shut down", "killed"])
+def test_a_scheduler_that_goes_leaves_what_is_known(folder: Path, politely: bool) -> None:
+    """Fails when the end of a cluster loses what it gave, passes for the end of the run, or ends in a traceback."""
     sleeps = write_wrong(folder, "import pathlib, time; pathlib.Path('asleep').touch(); time.sleep(600)")
     with dask_cluster(folder / "cluster", 1) as cluster:
-        import distributed
 
         def go() -> None:
             until(Path("asleep").exists)
+            if not politely:
+                cluster.scheduler.kill()
+                return
+            import distributed
+
             with distributed.Client(cluster.address, set_as_default=False) as client:
                 client.cancel(list(client.futures), force=True)
                 client.shutdown()
 
+        # A process of its own: what an engine logs there is on its standard error, as it is on a user's terminal.
+        command = [
+            *(sys.executable, "-m", "blocklaws", "verify", write_broken(folder), sleeps, "--no-isolate", *LLAMA),
+            *("--scheduler", cluster.address, "--json", "report.json"),
+        ]
         with meanwhile(go):
-            status, report, complaint = verified(
-                write_broken(folder), sleeps, "--no-isolate", "--scheduler", cluster.address
-            )
-    assert status == 2
-    assert complaint.startswith("blocklaws: the executor is gone (CancelledError), and with it the cases it had\n")
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr == "blocklaws: the executor is gone (CancelledError), and with it the cases it had\n"
+    report = json.loads(Path("report.json").read_text())
     assert report["not_run"] == 3
     assert report["summary"]["violated"] == 1
-    assert LAST[-1].endswith("exit status 2: the run was cut off; 3 more cases would have been looked at\n")
+    assert done.stdout.endswith("exit status 2: the run was cut off; 3 more cases would have been looked at\n")
 
 
 @pytest.mark.slow
