@@ -2,8 +2,8 @@
 
 Must hold: every way of the block is asked about every example, between two calls of ``forward``, which must agree to
 the last bit: a mode that is not switched back is seen too. Two programs of one recipe round differently, so the ways
-are judged as a second run of the recipe would be: by the reference recipe's own error, in the dtype under test. A way leaves
-its input as it is and keeps its dtype, as ``forward`` does.
+are judged as a second run of the recipe would be: by the reference recipe's own error, in the dtype under test. A way
+leaves its input as it is and keeps its dtype, as ``forward`` does.
 Must not: know which ways there are; a block names its own.
 """
 
