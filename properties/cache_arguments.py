@@ -1,8 +1,8 @@
 """What `forward_cached` is given and what it gives: it has the rights and the duties of `forward`.
 
 Must hold: the tokens of a chunk are left as they are, a chunk that is a view (as a slice of a longer input is) counts
-by its values, the output has the dtype of the tokens, and a sequence goes on as it would have whatever else the block
-is asked between two chunks. Answers are compared closely and not bit for bit, because
+by its values, the output has the dtype of the tokens, and a sequence begins and goes on as it would have, whatever else
+the block is asked before a chunk. Answers are compared closely and not bit for bit, because
 another order in memory is a fair reason for another order of summation; a block that refuses a view has not answered
 wrongly.
 Must not: use a cache twice.
@@ -48,18 +48,18 @@ class CacheArgumentsProperty(PythonProperty):
                 continue
             require(close(got, want, case.tolerance, 1.0, f"the outputs of {name}"), name)
         got = self._decoded(base.built, [world.input[:, :cut].copy(), world.input[:, cut:].copy()], world)
-        name = "chunks with other calls between them"
+        name = "chunks with other calls before each"
         require(close(got, want, case.tolerance, 1.0, f"the outputs of {name}"), name)
-        require_parameters_as_given(base.built, world, "forward_cached, or a call between two of it")
+        require_parameters_as_given(base.built, world, "forward_cached, or a call before it")
         return Examination(informative=bool(differs(world.input[:, ::-1], world.input)))
 
-    def _decoded(self, built: Built, chunks: list[np.ndarray], between: World | None = None) -> np.ndarray:
-        """Return the joined outputs of two chunks; before the second one, ask other calls about a whole world."""
+    def _decoded(self, built: Built, chunks: list[np.ndarray], others: World | None = None) -> np.ndarray:
+        """Return the joined outputs of two chunks; before each, make other calls about a world if one is given."""
         outputs: list[np.ndarray] = []
         cache: Any = None
         for chunk in chunks:
-            if between is not None and outputs:
-                _ask_others(built, between)
+            if others is not None:
+                _ask_others(built, others)
             before = chunk.copy()
             output, cache = built.forward_cached(chunk, cache)
             require(identical(chunk, before, "the tokens that forward_cached was given"), "written to")
