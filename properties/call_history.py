@@ -34,7 +34,7 @@ from blocklaws.worlds import World, fill
 __all__ = ["CallHistoryProperty"]
 
 # The kinds of call, in the order in which a block is first asked: whatever a cache leaves behind comes last.
-_KINDS = ("forward", "trace", "gradients", "parameters", "forward_cached")
+_KINDS = ("forward", "gradients", "trace", "parameters", "forward_cached")
 
 
 class CallHistoryProperty(PythonProperty):
@@ -159,13 +159,12 @@ class _Calls:
         if kind == "parameters":
             return {name: value.copy() for name, value in built.parameters().items()}
         arrays = (tokens, self._world.cotangent) if kind == "gradients" else (tokens,)
-        with lent(kind, *arrays) as given:
+        with lent(kind, *arrays) as (x, *rest):
             if kind == "forward":
-                return {kind: built.forward(*given, offset)[0]}
+                return {kind: built.forward(x, offset)[0]}
             if kind == "forward_cached":
-                return {kind: built.forward_cached(*given, None)[0]}
-            found: dict[str, np.ndarray] = getattr(built, kind)(*given, offset)
-            return found
+                return {kind: built.forward_cached(x, None)[0]}
+            return built.gradients(x, rest[0], offset) if rest else built.trace(x, offset)
 
     def trace_other_tokens(self, built: Built) -> None:
         """Trace other tokens of the shape of the compared call."""
