@@ -1,7 +1,8 @@
 """What `forward_cached` is given and what it gives: it has the rights and the duties of `forward`.
 
 Must hold: the tokens of a chunk are left as they are, a chunk that is a view (as a slice of a longer input is) counts
-by its values, and the output has the dtype of the tokens. Answers are compared closely and not bit for bit, because
+by its values, the output has the dtype of the tokens, and a sequence begins and goes on as it would have, whatever else
+the block is asked before a chunk. Answers are compared closely and not bit for bit, because
 another order in memory is a fair reason for another order of summation; a block that refuses a view has not answered
 wrongly.
 Must not: use a cache twice.
@@ -17,14 +18,14 @@ from blocklaws.built import BlockRaised, Built
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import close, differs, identical
 from blocklaws.passes import Pass
-from blocklaws.properties.examining import PythonProperty, refuted, require
+from blocklaws.properties.examining import PythonProperty, require, require_dtype, require_parameters_as_given
 from blocklaws.worlds import World
 
 __all__ = ["CacheArgumentsProperty"]
 
 
 class CacheArgumentsProperty(PythonProperty):
-    """Chunks that are views give what their copies give, and neither is written to."""
+    """Chunks that are views give what their copies give, neither is written to, and other calls do not come between."""
 
     name = "cache-arguments"
     capabilities = frozenset({"forward", "forward_cached"})
@@ -46,20 +47,33 @@ class CacheArgumentsProperty(PythonProperty):
             except BlockRaised:
                 continue
             require(close(got, want, case.tolerance, 1.0, f"the outputs of {name}"), name)
+        got = self._decoded(base.built, [world.input[:, :cut].copy(), world.input[:, cut:].copy()], world)
+        name = "chunks with other calls before each"
+        require(close(got, want, case.tolerance, 1.0, f"the outputs of {name}"), name)
+        require_parameters_as_given(base.built, world, "forward_cached, or a call before it")
         return Examination(informative=bool(differs(world.input[:, ::-1], world.input)))
 
-    def _decoded(self, built: Built, chunks: list[np.ndarray]) -> np.ndarray:
-        """Return the joined outputs of two chunks."""
+    def _decoded(self, built: Built, chunks: list[np.ndarray], others: World | None = None) -> np.ndarray:
+        """Return the joined outputs of two chunks; before each, make other calls about a world if one is given."""
         outputs: list[np.ndarray] = []
         cache: Any = None
         for chunk in chunks:
+            if others is not None:
+                _ask_others(built, others)
             before = chunk.copy()
             output, cache = built.forward_cached(chunk, cache)
             require(identical(chunk, before, "the tokens that forward_cached was given"), "written to")
-            if output.dtype != before.dtype:
-                raise refuted(
-                    "forward_cached gives the dtype of its input",
-                    f"the output of a chunk is {output.dtype}, the tokens are {before.dtype}",
-                )
+            require_dtype("the output of a chunk", output, before)
             outputs.append(output)
         return np.concatenate(outputs, axis=1)
+
+
+def _ask_others(built: Built, world: World) -> None:
+    """Make a call of every other kind that takes tokens, of other tokens and at another place than the cache is at."""
+    x, cotangent = world.input[:, ::-1], world.cotangent
+    offset = min(world.position_offset + 7, world.config.max_positions - x.shape[1])
+    if "trace" in built.capabilities:
+        built.trace(x.copy(), offset)
+    if "gradients" in built.capabilities:
+        built.gradients(x.copy(), cotangent.copy(), offset)
+    built.forward(x.copy(), offset)

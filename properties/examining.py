@@ -6,14 +6,15 @@ reported as raising, never as an error of the harness. Must not: judge by other 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from blocklaws.assigning import assign
-from blocklaws.built import BlockRaised
+from blocklaws.built import BlockRaised, Built
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import DEFAULT_BUDGET, Judgement, calibrated, close, finite, identical
 from blocklaws.expressions.budget import Meter
@@ -23,7 +24,18 @@ from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.expression import admissible
 from blocklaws.worlds import Example, World
 
-__all__ = ["PythonProperty", "Refuted", "as_near", "refuted", "require", "same", "within"]
+__all__ = [
+    "PythonProperty",
+    "Refuted",
+    "as_near",
+    "lent",
+    "refuted",
+    "require",
+    "require_dtype",
+    "require_parameters_as_given",
+    "same",
+    "within",
+]
 
 
 class Refuted(Exception):
@@ -48,6 +60,40 @@ def require(judgement: Judgement, prefix: str = "") -> Judgement:
     if judgement.holds:
         return judgement
     raise Refuted(dataclasses.replace(judgement, detail=f"{prefix}: {judgement.detail}") if prefix else judgement)
+
+
+def require_dtype(what: str, got: np.ndarray, want: np.ndarray) -> None:
+    """Require that an array has the dtype of another, which the block was given.
+
+    Raises:
+        Refuted: it has not; the next block would be promoted, or rounded, by it.
+    """
+    if got.dtype != want.dtype:
+        raise refuted(f"{what} in the dtype of the input", f"{what} is {got.dtype}, the input is {want.dtype}")
+
+
+@contextlib.contextmanager
+def lent(call: str, *arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """Give copies of some arrays to hand to a call of a block, and look at them when it is done.
+
+    Raises:
+        Refuted: the call wrote into one of them.
+    """
+    copies = tuple(array.copy() for array in arrays)
+    yield copies
+    for copy, array in zip(copies, arrays, strict=True):
+        require(identical(copy, array, f"what {call} was given, after the call"), f"{call} wrote into its arguments")
+
+
+def require_parameters_as_given(built: Built, world: World, when: str) -> None:
+    """Require that the arrays that ``build`` got are as they were.
+
+    Raises:
+        Refuted: some call wrote into them; ``when`` says which may have.
+    """
+    given = {name: array for name, array in built.given_parameters.items() if name in world.parameters}
+    claim = "the parameters that build was given"
+    require(identical(given, dict(world.parameters), claim), f"written to, by {when}")
 
 
 def within(got: np.ndarray, want: np.ndarray, allowed: np.ndarray | float, claim: str) -> Judgement:

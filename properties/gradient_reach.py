@@ -1,4 +1,4 @@
-"""Every parameter is reached by a gradient: known names, right shapes, finite numbers, not all zero.
+"""Every parameter is reached by a gradient: known names, right shapes and dtypes, finite numbers, not all zero.
 
 Must hold: a gradient may be left out (that is unchecked, not wrong), but one that is given is judged. A gradient must
 not be zero where the float64 reference's plainly is not: that of a key bias without rotary positions is zero by the
@@ -13,7 +13,7 @@ from blocklaws.checking import Case, Examination
 from blocklaws.errors import did_you_mean
 from blocklaws.expressions import finite
 from blocklaws.passes import Pass, Unavailable
-from blocklaws.properties.examining import PythonProperty, refuted, require
+from blocklaws.properties.examining import PythonProperty, refuted, require, require_dtype
 from blocklaws.worlds import World
 
 __all__ = ["GradientReachProperty"]
@@ -48,6 +48,7 @@ class GradientReachProperty(PythonProperty):
             claim = f"gradient.{name}"
             if gradient.shape != shapes[name]:
                 raise refuted(claim, f"has shape {gradient.shape} where {shapes[name]} was expected")
+            require_dtype(claim, gradient, world.input)
             require(finite(gradient, claim), claim)
             if expected[name] <= floor:
                 continue

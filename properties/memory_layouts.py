@@ -1,4 +1,5 @@
-"""The values of an input, and of a cotangent, count, not how they lie in memory.
+"""The values of an input, and of a cotangent, count, not how they lie in memory: in ``forward``, ``trace`` and
+``gradients``.
 
 Must hold: each layout is a view that equals the contiguous array value for value, and what lies between and around its
 elements is filled with numbers that would show; they must be there afterwards. Answers are compared closely and not
@@ -9,7 +10,8 @@ Must not: copy a view before the block gets it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, within
 from blocklaws.worlds import World
 
-__all__ = ["LAYOUTS", "OF_COTANGENT", "MemoryLayoutsProperty"]
+__all__ = ["LAYOUTS", "OF_OTHER_CALLS", "MemoryLayoutsProperty"]
 
 # What fills the gaps; a small whole number exists in every dtype.
 _FILLER = 3
@@ -84,15 +86,15 @@ LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-#: The layouts of a cotangent: one in another order, one with gaps. The input beside it is contiguous.
-OF_COTANGENT = ("fortran", "every-second-feature")
-#: The worlds in which a cotangent is laid out otherwise. In the others another order of summation moves the last digits
-#: of the statistics of a norm or of a score, and with them a float32 gradient by thousands of times as much.
+#: The layouts that ``trace`` and ``gradients`` are handed: one in another order, one with gaps.
+OF_OTHER_CALLS = ("fortran", "every-second-feature")
+#: The worlds in which they are. In the others another order of summation moves the last digits of the statistics of a
+#: norm or of a score, and with them a float32 gradient by thousands of times as much.
 CONDITIONED = ("normal", "shifted")
 
 
 class MemoryLayoutsProperty(PythonProperty):
-    """``forward`` of a view is ``forward`` of its contiguous copy; ``gradients`` with a view as cotangent likewise."""
+    """Any call of a view gives what it gives of the contiguous copy, and what the view looks at is left as it was."""
 
     name = "memory-layouts"
     schema: Mapping[str, Any] = {
@@ -104,34 +106,49 @@ class MemoryLayoutsProperty(PythonProperty):
     }
 
     def check(self, case: Case, world: World, base: Pass) -> Examination:
-        """Hand every layout to the block, as its input and then some as its cotangent."""
+        """Hand every layout to ``forward``, and then some to ``trace`` and ``gradients``."""
         contiguous = base.output()
-        taken = 0
+        taken = []
         layouts = case.invariant.arguments.get("layouts", LAYOUTS)
         for name in layouts:
-            view = LAYOUTS[name](world.input)
-            around = _owner(view)
-            before = around.copy()
-            try:
-                output, _ = base.built.forward(view, world.position_offset)
-            except BlockRaised:
-                continue
-            taken += 1
-            claim = f"the output of an input laid out {name}"
-            require(close(output, contiguous, case.tolerance, 1.0, claim), f"layout {name}")
-            require(
-                identical(around, before, f"the memory around an input laid out {name}"), f"layout {name}: written to"
-            )
+            with _laid_out(world.input, name, "layout", "an input") as view:
+                try:
+                    output, _ = base.built.forward(view, world.position_offset)
+                except BlockRaised:
+                    continue
+                taken.append(name)
+                claim = f"the output of an input laid out {name}"
+                require(close(output, contiguous, case.tolerance, 1.0, claim), f"layout {name}")
         # Read in the wrong order, an input whose rows are all alike would not show it.
         reordered = world.input.transpose(2, 1, 0).ravel()
         if not taken:
             raise Unavailable("the block refuses every layout but the contiguous one")
-        if "gradients" in base.built.capabilities and world.recipe.pattern in CONDITIONED:
-            self._check_cotangent(case, world, base, [name for name in OF_COTANGENT if name in layouts])
+        if world.recipe.pattern in CONDITIONED:
+            if "trace" in base.built.capabilities:
+                self._check_trace(case, world, base, [name for name in OF_OTHER_CALLS if name in taken])
+            if "gradients" in base.built.capabilities:
+                self._check_gradients(case, world, base, [name for name in OF_OTHER_CALLS if name in layouts], taken)
         return Examination(informative=bool(differs(reordered, world.input.ravel())))
 
-    def _check_cotangent(self, case: Case, world: World, base: Pass, layouts: Sequence[str]) -> None:
-        """Hand some layouts of the cotangent to ``gradients``."""
+    def _check_trace(self, case: Case, world: World, base: Pass, layouts: Sequence[str]) -> None:
+        """Hand some layouts of the input to ``trace``."""
+        for name in layouts:
+            contiguous = base.stages()
+            with _laid_out(world.input, name, "trace, layout", "an input of trace") as view:
+                try:
+                    stages = base.built.trace(view, world.position_offset)
+                except BlockRaised:
+                    continue
+                for stage, value in contiguous.items():
+                    claim = f"the stage {stage} of an input laid out {name}"
+                    if stage not in stages:
+                        raise refuted(claim, f"trace, layout {name}: trace does not show {stage}, as it did before")
+                    require(close(stages[stage], value, case.tolerance, 1.0, claim), f"trace, layout {name}")
+
+    def _check_gradients(
+        self, case: Case, world: World, base: Pass, layouts: Sequence[str], taken: Sequence[str]
+    ) -> None:
+        """Hand some layouts of the cotangent to ``gradients``, each beside an input in another one that it takes."""
         if not layouts:
             return
         # What overflows says nothing of a layout.
@@ -140,20 +157,37 @@ class MemoryLayoutsProperty(PythonProperty):
         scale = max((float(np.abs(_wide(value)).max(initial=0.0)) for value in contiguous.values()), default=0.0)
         allowed = case.tolerance.atol + case.tolerance.rtol * scale
         for name in layouts:
-            view = LAYOUTS[name](world.cotangent)
-            around = _owner(view)
-            before = around.copy()
-            try:
-                gradients = base.built.gradients(world.input.copy(), view, world.position_offset)
-            except BlockRaised:
-                continue
-            for of, value in contiguous.items():
-                claim = f"gradient.{of} for a cotangent laid out {name}"
-                if of not in gradients:
-                    raise refuted(claim, f"cotangent layout {name}: gradients does not give {of}, as it did before")
-                require(within(gradients[of], value, allowed, claim), f"cotangent layout {name}")
-            claim = f"the memory around a cotangent laid out {name}"
-            require(identical(around, before, claim), f"cotangent layout {name}: written to")
+            # Two orders at once: one call tells of both, and a block that reads one by the other's strides is seen.
+            beside = next((other for other in OF_OTHER_CALLS if other != name and other in taken), "contiguous")
+            told = f"input layout {beside}, cotangent layout {name}"
+            with (
+                _laid_out(world.cotangent, name, "cotangent layout", "a cotangent") as cotangent,
+                _laid_out(world.input, beside, "input layout", "an input of gradients") as x,
+            ):
+                try:
+                    gradients = base.built.gradients(x, cotangent, world.position_offset)
+                except BlockRaised:
+                    continue
+                for of, value in contiguous.items():
+                    claim = f"gradient.{of} for an input laid out {beside} and a cotangent laid out {name}"
+                    if of not in gradients:
+                        raise refuted(claim, f"{told}: gradients does not give {of}, as it did before")
+                    require(within(gradients[of], value, allowed, claim), told)
+
+
+@contextlib.contextmanager
+def _laid_out(array: np.ndarray, name: str, told: str, what: str) -> Iterator[np.ndarray]:
+    """Give a view of an array's values to hand to a call, and look at all of its memory when the call is done.
+
+    Raises:
+        Refuted: the call wrote into it, or into what lies between and around its elements.
+    """
+    view = LAYOUTS[name](array) if name != "contiguous" else array.copy()
+    around = _owner(view)
+    before = around.copy()
+    yield view
+    claim = f"the memory around {what} laid out {name}"
+    require(identical(around, before, claim), f"{told} {name}: written to")
 
 
 def _wide(value: np.ndarray) -> np.ndarray:

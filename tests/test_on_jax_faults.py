@@ -316,6 +316,46 @@ def misreads_tokens(right: Any, wrong: Any, x: Array) -> None:
     assert differ(wrong.forward_cached(np.asfortranarray(chunk), None)[0], expected)
 
 
+def begins_at_last_offset(right: Any, wrong: Any, x: Array) -> None:
+    """What follows a first chunk is right until a forward at an offset, which is right itself."""
+
+    def second(block: Any) -> Array:
+        _, cache = block.forward_cached(x[:, :3], None)
+        output: Array = block.forward_cached(x[:, 3:6], cache)[0]
+        return output
+
+    assert not differ(second(wrong), second(right))
+    assert not differ(wrong.forward(x, 3), right.forward(x, 3))
+    assert differ(second(wrong), second(right))
+
+
+def writes_input_of_gradients(right: Any, wrong: Any, x: Array) -> None:
+    """The caller's input of gradients changes."""
+    given = x.copy()
+    wrong.gradients(given, x, 3)
+    assert differ(given, x)
+
+
+def misreads_for_a_trace(right: Any, wrong: Any, x: Array) -> None:
+    """An input that is transposed in memory is misread by a trace; a contiguous one is not."""
+    expected = right.trace(x, 3)["output"]
+    assert not differ(wrong.trace(x, 3)["output"], expected)
+    assert differ(wrong.trace(np.asfortranarray(x), 3)["output"], expected)
+
+
+def in_another_dtype(call: str) -> Callable[[Any, Any, Array], None]:
+    """Return a check that all arrays of one call are of another dtype, and those of no other call."""
+
+    def check(right: Any, wrong: Any, x: Array) -> None:
+        for name, given in {"trace": (x, 3), "gradients": (x, x, 3), "parameters": ()}.items():
+            expected = getattr(right, name)(*given)
+            changed = [array.dtype != expected[key].dtype for key, array in getattr(wrong, name)(*given).items()]
+            assert all(changed) if name == call else not any(changed)
+        assert not differ(wrong.forward(x), right.forward(x))
+
+    return check
+
+
 def differs_uncompiled(right: Any, wrong: Any, x: Array) -> None:
     """Compiled it is right, operation by operation it is not."""
     assert not differ(wrong.forward(x, 3), right.forward(x, 3))
@@ -349,6 +389,12 @@ BEHAVIOUR: dict[str, Callable[[Any, Any, Array], None]] = {
     "config-on-class": follows_the_newest,
     "cache-input-modified": writes_tokens,
     "cache-strides-ignored": misreads_tokens,
+    "cache-begins-at-last-offset": begins_at_last_offset,
+    "gradient-input-modified": writes_input_of_gradients,
+    "trace-strides-ignored": misreads_for_a_trace,
+    "trace-dtype-changed": in_another_dtype("trace"),
+    "gradient-dtype-changed": in_another_dtype("gradients"),
+    "parameters-dtype-changed": in_another_dtype("parameters"),
     "angles-in-half-by-one-way": differs_uncompiled,
     "norm-in-half-by-one-way": differs_uncompiled,
     "empty-tokens-accepted": accepts((2, 0, 12), 0, (2, 0, 12)),

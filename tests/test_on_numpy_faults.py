@@ -198,7 +198,7 @@ NO_DERIVATIVE = {
     "residual-rounded", "softmax-in-half", "weights-rounded", "computed-in-float32", "matmul-in-tf32",
     "dropout-in-eval", "norm-shared", "key-value-tied", "norm-modifies-input", "parameters-modified",
     "rotary-offset-ignored", "output-buffer-reused", "one-token-squeezed", "batch-of-one-squeezed",
-    "last-token-dropped", "output-dtype-changed", "input-modified",
+    "last-token-dropped", "output-dtype-changed", "input-modified", "gradient-input-modified",
 }  # fmt: skip
 
 
@@ -331,6 +331,28 @@ def _tokens_change(faulty: NumpyBlock, x: np.ndarray) -> bool:
     return differ(given, x)
 
 
+def _input_of_gradients_changes(faulty: NumpyBlock, x: np.ndarray) -> bool:
+    given = x.copy()
+    faulty.gradients(given, x, 3)
+    return differ(given, x)
+
+
+def _any_differs(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+    return any(differ(array, expected[name]) for name, array in got.items())
+
+
+def _all_of_another_dtype(faulty: NumpyBlock, right: NumpyBlock, call: str, x: np.ndarray) -> bool:
+    """Whether every array of one call is, and none of the others."""
+    arguments: dict[str, tuple[Any, ...]] = {"trace": (x, 3), "gradients": (x, x, 3), "parameters": ()}
+    changed = {
+        name
+        for name, given in arguments.items()
+        for key, array in getattr(faulty, name)(*given).items()
+        if array.dtype != getattr(right, name)(*given)[key].dtype
+    }
+    return changed == {call} and not differ(faulty.forward(x), right.forward(x))
+
+
 BEHAVIOUR: dict[str, Callable[[NumpyBlock, NumpyBlock, np.ndarray], bool]] = {
     "norm-modifies-input": lambda faulty, right, x: _input_changes(faulty, x),
     "input-modified": lambda faulty, right, x: _input_changes(faulty, x),
@@ -360,6 +382,19 @@ BEHAVIOUR: dict[str, Callable[[NumpyBlock, NumpyBlock, np.ndarray], bool]] = {
         not differ(faulty.forward_cached(x, None)[0], right.forward_cached(x, None)[0])
         and differ(faulty.forward_cached(np.asfortranarray(x), None)[0], right.forward_cached(x, None)[0])
     ),
+    "cache-begins-at-last-offset": lambda faulty, right, x: (
+        not differ(decoded(faulty, x, (2, 1, 2)), decoded(right, x, (2, 1, 2)))
+        and not differ(faulty.forward(x, 3), right.forward(x, 3))
+        and differ(decoded(faulty, x, (2, 1, 2)), decoded(right, x, (2, 1, 2)))
+    ),
+    "gradient-input-modified": lambda faulty, right, x: _input_of_gradients_changes(faulty, x),
+    "trace-strides-ignored": lambda faulty, right, x: (
+        not _any_differs(faulty.trace(x, 3), right.trace(x, 3))
+        and _any_differs(faulty.trace(np.asfortranarray(x), 3), right.trace(x, 3))
+    ),
+    "trace-dtype-changed": lambda faulty, right, x: _all_of_another_dtype(faulty, right, "trace", x),
+    "gradient-dtype-changed": lambda faulty, right, x: _all_of_another_dtype(faulty, right, "gradients", x),
+    "parameters-dtype-changed": lambda faulty, right, x: _all_of_another_dtype(faulty, right, "parameters", x),
     "cache-on-block": lambda faulty, right, x: (
         not differ(decoded(faulty, x, (2, 1, 2)), decoded(right, x, (2, 1, 2)))
         and differ(_by_turns(faulty, x, x[::-1]), _by_turns(right, x, x[::-1]))

@@ -154,11 +154,14 @@ def observations(block: TorchBlock, world: World) -> Iterator[tuple[str, Any]]:
     yield "the input after forward", given
     for stage, array in block.trace(x.copy(), world.offset).items():
         yield stage, array
-    given = cotangent.copy()
+    given, tokens = cotangent.copy(), x.copy()
     for _ in range(2):
-        for name, array in block.gradients(x.copy(), given, world.offset).items():
+        for name, array in block.gradients(tokens, given, world.offset).items():
             yield f"gradient of {name}", array
         yield "the cotangent after gradients", given
+        yield "the input after gradients", tokens
+    for stage, array in block.trace(np.asfortranarray(x), world.offset).items():
+        yield f"{stage} of a strided input", array
     cache = None
     for start, stop in itertools.pairwise((0, 1, 3, 4, world.tokens)):
         y, cache = block.forward_cached(x[:, start:stop].copy(), cache)

@@ -179,4 +179,4 @@ def test_a_cached_output_of_another_dtype_is_seen(tmp_path: Path) -> None:
 
     result = check(tmp_path, "cache-arguments", Altered(forward_cached=forward_cached), where="T == 3")
     assert result.verdict == "violated"
-    assert "the output of a chunk is float32, the tokens are float64" in result.reason
+    assert "the output of a chunk is float32, the input is float64" in result.reason

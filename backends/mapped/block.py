@@ -147,7 +147,13 @@ class MappedBlock:
 
         shape = (x.shape[0], x.shape[1])
         stages = capture(self._mapping.stages, self._driver, self._layer, self._config, self._order, shape, run)
-        return {"input": x, **stages, "output": output}
+        # What is seen before the layer's own cast back, as a softmax in float32 is, is rounded as the layer rounds it.
+        # The output is not: of that the layer's dtype is the promise.
+        rounded = {
+            stage: array.astype(self._dtype) if array.dtype.itemsize > self._dtype.itemsize else array
+            for stage, array in stages.items()
+        }
+        return {"input": x, **rounded, "output": output}
 
     def _gradients(self, x: Any, cotangent: Any, position_offset: int = 0) -> dict[str, Array]:
         """Return the gradient of sum(output * cotangent) by the input and by each canonical parameter."""

@@ -207,6 +207,14 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "cache-strides-ignored",
         "cache-eps-fixed",
     ),
+    "faults_calls": (
+        "cache-begins-at-last-offset",
+        "gradient-input-modified",
+        "trace-strides-ignored",
+        "trace-dtype-changed",
+        "gradient-dtype-changed",
+        "parameters-dtype-changed",
+    ),
     "faults_parameters": (
         "bias-left-on",
         "bias-not-listed",

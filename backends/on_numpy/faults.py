@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from blocklaws.backends.on_numpy import (
     faults_behaviour,
     faults_cache,
+    faults_calls,
     faults_feed_forward,
     faults_further_attention,
     faults_further_wiring,
@@ -37,6 +38,7 @@ FAMILIES = (
     faults_parameters,
     faults_gradients,
     faults_behaviour,
+    faults_calls,
     faults_shape,
     faults_further_attention,
     faults_further_wiring,

@@ -202,6 +202,14 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "window-ignored-in-cache",
         "window-cache-cut-early",
     ),
+    "faults_calls": (
+        "cache-begins-at-last-offset",
+        "gradient-input-modified",
+        "trace-strides-ignored",
+        "trace-dtype-changed",
+        "gradient-dtype-changed",
+        "parameters-dtype-changed",
+    ),
     "faults_parameters": (
         "bias-left-on",
         "bias-not-listed",
