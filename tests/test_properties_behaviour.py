@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ class Leaking(Altered):
             return getattr(block, self._spoils)(left if left.shape == x.shape else x, *rest)
         found = getattr(block, self._spoils)(x, *rest)
         factor = 2 if self._left.pop(id(block), None) else 1  # the first call after it is doubled
+        if isinstance(found, tuple):
+            return found[0] * factor, found[1]
         return {name: value * factor for name, value in found.items()} if isinstance(found, dict) else found * factor
 
 
@@ -96,6 +99,75 @@ def test_what_one_method_leaves_for_another_is_seen(
     result = check(tmp_path, "call-history", Leaking(left_by, spoils, how))
     assert result.verdict == "violated", result.reason
     assert said in result.reason
+
+
+CALLS = ("forward", "trace", "gradients", "forward_cached")
+
+
+@pytest.mark.parametrize(("left_by", "spoils"), [*itertools.permutations(CALLS, 2)])
+@pytest.mark.parametrize("how", ["stale", "doubled"])
+def test_no_kind_of_call_goes_by_another(tmp_path: Path, left_by: str, spoils: str, how: str) -> None:
+    """Fails if what one kind of call leaves for another is not met, in either direction."""
+    result = check(tmp_path, "call-history", Leaking(left_by, spoils, how))
+    assert result.verdict == "violated", result.reason
+
+
+def _writes(call: str, place: int) -> Altered:
+    """Return a backend of which one call writes into one of its arguments."""
+
+    def replaced(block: Any, *given: Any) -> Any:
+        found = getattr(block, call)(*given)
+        given[place][...] = 1
+        return found
+
+    return Altered(**{call: replaced})
+
+
+@pytest.mark.parametrize(
+    ("call", "place"), [("forward", 0), ("trace", 0), ("gradients", 0), ("gradients", 1), ("forward_cached", 0)]
+)
+def test_a_call_that_writes_into_its_arguments_is_named(tmp_path: Path, call: str, place: int) -> None:
+    """Fails if a kind of call may write into what it is given."""
+    result = check(tmp_path, "call-history", _writes(call, place))
+    assert result.verdict == "violated", result.reason
+    assert f"{call} wrote into its arguments" in result.reason
+
+
+@pytest.mark.parametrize("call", [*CALLS, "parameters"])
+def test_a_call_that_writes_into_the_given_parameters_is_seen(tmp_path: Path, call: str) -> None:
+    """Fails if a kind of call may write into the arrays that ``build`` got, where no answer shows it."""
+    gains: dict[int, Any] = {}
+
+    class Keeping(Altered):
+        def build(self, config: Any, parameters: Any, dtype: str) -> Any:
+            built = super().build(config, parameters, dtype)
+            gains[id(built._block)] = parameters["attention_norm.gain"]
+            return built
+
+    def replaced(block: Any, *given: Any) -> Any:
+        gains[id(block)] *= 1.5
+        return getattr(block, call)(*given)
+
+    result = check(tmp_path, "call-history", Keeping(**{call: replaced}))
+    assert result.verdict == "violated", result.reason
+    assert "written to, by one of forward, gradients" in result.reason
+
+
+def test_parameters_that_come_to_be_listed_otherwise_are_seen(tmp_path: Path) -> None:
+    """Fails if ``parameters`` may list other names the second time."""
+    asked: set[int] = set()
+
+    def parameters(block: Any) -> Any:
+        found = block.parameters()
+        if id(block) in asked:
+            found.pop("attention.key")
+        asked.add(id(block))
+        return found
+
+    result = check(tmp_path, "call-history", Altered(parameters=parameters))
+    assert result.verdict == "violated", result.reason
+    assert "attention.key" in result.reason
+    assert "at first" in result.reason
 
 
 def test_a_trace_of_another_computation_is_refuted(tmp_path: Path) -> None:
@@ -256,6 +328,48 @@ def test_a_write_beside_the_cotangent_is_seen(tmp_path: Path) -> None:
     result = check(tmp_path, "memory-layouts", _cotangent_read(scribble))
     assert result.verdict == "violated"
     assert "cotangent layout every-second-feature: written to" in result.reason
+
+
+@pytest.mark.parametrize("layout", ["fortran", "every-second-feature"])
+@pytest.mark.parametrize("call", ["trace", "gradients"])
+def test_another_call_that_reads_memory_in_order_is_seen(tmp_path: Path, call: str, layout: str) -> None:
+    """Fails if only ``forward`` is handed an input in another order."""
+
+    def replaced(block: Any, x: Any, *rest: Any) -> Any:
+        wanted = x.flags.f_contiguous if layout == "fortran" else not (x.flags.c_contiguous or x.flags.f_contiguous)
+        read = (_in_memory_order if layout == "fortran" else _from_the_first_byte)(x) if wanted else x
+        return getattr(block, call)(np.ascontiguousarray(read), *rest)
+
+    result = check(tmp_path, "memory-layouts", Altered(**{call: replaced}), where="T >= 3")
+    assert result.verdict == "violated", result.reason
+    assert f"layout {layout}" in result.reason
+
+
+@pytest.mark.parametrize("call", ["trace", "gradients"])
+def test_another_call_that_writes_beside_its_input_is_seen(tmp_path: Path, call: str) -> None:
+    """Fails if a trace or gradients may write between the elements of the input that they were given."""
+
+    def replaced(block: Any, x: Any, *rest: Any) -> Any:
+        found = getattr(block, call)(x, *rest)
+        if x.base is not None and x.base.shape[-1] == 2 * x.shape[-1]:
+            x.base[..., 1::2] = 0
+        return found
+
+    result = check(tmp_path, "memory-layouts", Altered(**{call: replaced}))
+    assert result.verdict == "violated", result.reason
+    assert "layout every-second-feature: written to" in result.reason
+
+
+def test_a_trace_that_shows_less_of_a_view_is_seen(tmp_path: Path) -> None:
+    """Fails if a stage may be missing where the input is a view."""
+
+    def trace(block: Any, x: Any, position_offset: int = 0) -> Any:
+        stages = block.trace(x, position_offset)
+        return stages if x.flags.c_contiguous else {"output": stages["output"]}
+
+    result = check(tmp_path, "memory-layouts", Altered(trace=trace), where="T >= 3")
+    assert result.verdict == "violated", result.reason
+    assert "as it did before" in result.reason
 
 
 def test_a_refused_cotangent_is_no_wrong_answer(tmp_path: Path) -> None:

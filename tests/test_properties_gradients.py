@@ -159,6 +159,10 @@ def test_a_parameter_that_is_cut_off_is_named(tmp_path: Path) -> None:
         (lambda found: {**found, "attention.querry": found["attention.query"]}, "did you mean 'attention.query'"),
         (lambda found: {**found, "feed_forward.up": found["feed_forward.up"].T}, "has shape (3, 4)"),
         (lambda found: {**found, "attention.key": found["attention.key"] * np.inf}, "not finite"),
+        (
+            lambda found: {**found, "attention.key": found["attention.key"].astype(np.float32)},
+            "gradient.attention.key is float32, the input is float64",
+        ),
     ],
 )
 def test_wrong_names_shapes_and_infinities_are_refuted(tmp_path: Path, change: Any, said: str) -> None:

@@ -61,6 +61,24 @@ def test_a_way_that_leaves_the_block_in_another_mode_is_refuted(tmp_path: Path) 
     assert "forward, after the way 'swift'" in result.reason
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x, y: y.astype(np.float32), "the output by the way 'each' is float32, the input is float64"),
+        (lambda x, y: y if np.copyto(x, 1) is None else x, "the way 'each' wrote into its arguments"),
+    ],
+)
+def test_a_way_keeps_to_its_arguments_and_their_dtype(tmp_path: Path, change: Any, said: str) -> None:
+    """Fails if a way may do what ``forward`` may not."""
+
+    def forward_by(block: Any, way: str, x: Any, position_offset: int = 0) -> Any:
+        return change(x, block.forward_by(way, x, position_offset))
+
+    result = check(tmp_path, "ways", Altered(forward_by=forward_by))
+    assert result.verdict == "violated", result.reason
+    assert said in result.reason
+
+
 def test_a_block_without_ways_is_unchecked(tmp_path: Path) -> None:
     """Fails if a block that offers none passes."""
     result = check(tmp_path, "ways", lambda x, parameters, config: x, dtype="float32")
@@ -159,7 +177,12 @@ def test_a_cached_output_of_another_shape_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize(
-    ("fault", "told"), [("cache-input-modified", "written to"), ("cache-strides-ignored", "Fortran-ordered chunks")]
+    ("fault", "told"),
+    [
+        ("cache-input-modified", "written to"),
+        ("cache-strides-ignored", "Fortran-ordered chunks"),
+        ("cache-begins-at-last-offset", "chunks with other calls before each"),
+    ],
 )
 def test_cached_calls_keep_to_their_arguments(tmp_path: Path, backend: str, fault: str, told: str) -> None:
     """Fails if a right block is refuted, or one that misreads or writes to a chunk passes."""
