@@ -29,10 +29,10 @@ def check_writable(*files: Path | None) -> None:
         if not os.access(file if os.path.exists(file) else file.parent, os.W_OK):
             raise BlocklawsError(f"cannot write {file}: permission denied")
         try:
-            os.lstat(file)
+            os.stat(file)
         except FileNotFoundError:
             pass
-        except OSError as error:  # a name that no file can have
+        except OSError as error:  # a name that no file can have, or links that lead to each other
             raise BlocklawsError(f"cannot write {str(file)!r:.100}: {error.strerror}") from None
         if (place := file.resolve()) in seen and not (os.path.exists(file) and not os.path.isfile(file)):
             raise BlocklawsError(f"{file} is named for two files; give each a name of its own")

@@ -1,7 +1,8 @@
 """A worker process and the conversation with it: started, asked, watched while it computes, and ended.
 
 Must hold: every way in which a worker can fail to answer (a crash, an exit, a hang, memory beyond the bound, an
-answer that is none) ends in `WorkerEnded` with the cause, and in the end of the process and of what it started.
+answer that is none) ends in `WorkerEnded` with the cause, and in the end of the process and of what it started; none
+outlives this process, whatever it does when this one is killed.
 Must not: know what is asked.
 """
 
@@ -72,11 +73,12 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _end(process: subprocess.Popen[bytes], connection: socket.socket, printed: int) -> None:
+def _end(process: subprocess.Popen[bytes], connection: socket.socket, *descriptors: int) -> None:
     """End a worker and close what led to it."""
     _kill(process)
     connection.close()
-    os.close(printed)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 class WorkerProcess:
@@ -88,25 +90,28 @@ class WorkerProcess:
         self._echo = _ECHOED if echo else 0
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
+        held, lifeline = os.pipe()
+        passed = (theirs.fileno(), held)
         try:
             self._process = subprocess.Popen(
                 # -P: a file of the working directory must not pass for a module of the standard library.
-                [sys.executable, "-P", "-m", "blocklaws.isolation_worker", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "blocklaws.isolation_worker", *map(str, passed)],
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
-                pass_fds=[theirs.fileno()],
+                pass_fds=passed,
                 start_new_session=True,
             )
         finally:
             theirs.close()
             os.close(writing)
+            os.close(held)
         self._connection, self._printed = ours, reading
         os.set_blocking(reading, False)
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
         self._poll.register(reading, select.POLLIN)
-        self._finalizer = weakref.finalize(self, _end, self._process, ours, reading)
+        self._finalizer = weakref.finalize(self, _end, self._process, ours, reading, lifeline)
         self.seen: set[Any] = set()
 
     def ask(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], seconds: float) -> Message:

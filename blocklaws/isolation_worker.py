@@ -25,6 +25,7 @@ from blocklaws.config import BlockConfig
 from blocklaws.discovery import find_subjects, registered
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.isolation_wire import Packer, WireError, receive, send, span, unpack
+from blocklaws.lifelines import hold_on
 from blocklaws.models.subject import NOT_ISOLATED, BuildsModels, only_blocks
 from blocklaws.subjects import Subject
 from blocklaws.surroundings import Surroundings
@@ -255,10 +256,11 @@ _CALLS: Mapping[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def main(descriptor: int) -> None:
-    """Answer calls until the other side closes the connection."""
+def main(descriptor: int, lifeline: int) -> None:
+    """Answer calls until the other side closes the connection; end when it is gone."""
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hold_on(lifeline, group=True)
     connection = socket.socket(fileno=descriptor)
 
     def read_into(view: memoryview) -> None:
@@ -275,4 +277,4 @@ def main(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

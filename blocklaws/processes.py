@@ -22,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from blocklaws.errors import BlocklawsError
+from blocklaws.lifelines import hold_on
 
 __all__ = ["ProcessEnded", "Processes", "cores", "limit_threads", "pool"]
 
@@ -199,10 +200,12 @@ class _Process:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_work, args=(theirs,), daemon=True)
+        held, self._lifeline = context.Pipe(duplex=False)
+        self._process: BaseProcess = context.Process(target=_work, args=(theirs, held), daemon=True)
         with _one_thread_each():
             self._process.start()
         theirs.close()
+        held.close()
         self._ready = False
 
     def wait(self) -> None:
@@ -245,8 +248,9 @@ class _Process:
             self._process.kill()
 
 
-def _work(connection: Connection) -> None:
+def _work(connection: Connection, lifeline: Connection) -> None:
     """Do what is asked until the other side is gone: the life of a process."""
+    hold_on(lifeline.fileno())
     _be_a_worker()
     with contextlib.suppress(EOFError, OSError):
         connection.send("ready")

@@ -108,7 +108,7 @@ def _read_user_file(path: Path, chain: tuple[Path, ...], files: Mapping[str, byt
             target = path.parent / parent
             try:
                 resolved = target.resolve()
-            except (OSError, ValueError):  # no name that a file could have
+            except (OSError, RuntimeError, ValueError):  # no name that a file could have, or links in a circle
                 fields.refuse("extends", f"{parent!r:.100} is neither 'blocklaws' nor a file beside this one")
             if resolved in (*chain, path.resolve()) or len(chain) >= _MAX_EXTENDS:
                 fields.refuse(

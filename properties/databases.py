@@ -71,6 +71,8 @@ def _shown(source: str) -> str:
 
 def _opened(source: str) -> ExampleDatabase:
     name = source.removeprefix(_READ_ONLY)
+    if not name:
+        raise BlocklawsError(f"--database {source!r}: names nothing; give a folder, redis://HOST, or a report (.json)")
     if name != source:
         inner = _redis(name) if name.startswith(_REDIS) else _folder(name, write=False)
         return ReadOnlyDatabase(inner)

@@ -435,3 +435,24 @@ def test_a_changed_counterexample_is_refused(folder: Path, key: str, value: obje
     data = {"blocklaws": "0.1.0", "failure": {**case, "counterexample": {**example, key: value}}}
     (folder / "bad.json").write_text(json.dumps(data), encoding="utf-8")
     assert refused("replay", "bad.json").startswith(message)
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--junit", "--markdown", "--badge", "--resume"])
+def test_a_file_behind_links_in_a_circle_is_refused_before_the_run(folder: Path, option: str) -> None:
+    """Fails when a link that leads nowhere ends a run in a traceback, or loses what the run has found."""
+    Path("there").symlink_to("back")
+    Path("back").symlink_to("there")
+    done = invoke("verify", "numpy", option, "there")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "blocklaws: cannot write 'there': Too many levels of symbolic links\n"
+
+
+def test_a_spec_that_extends_links_in_a_circle(folder: Path) -> None:
+    """Fails when a stranger's spec ends in a traceback."""
+    Path("there").symlink_to("there")
+    Path("own.yaml").write_text("extends: there\n", encoding="utf-8")
+    done = invoke("verify", "numpy", "--spec", "own.yaml")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
+        "blocklaws: own.yaml:1:10: the spec: extends: 'there' is neither 'blocklaws' nor a file beside this one\n"
+    )

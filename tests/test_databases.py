@@ -147,6 +147,8 @@ def test_what_holds_now_is_forgotten(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("database", "told"),
     [
+        ("", "--database '': names nothing; give a folder, redis://HOST, or a report (.json)"),
+        ("readonly:", "--database 'readonly:': names nothing; give a folder"),
         ("readonly:nowhere", "--database readonly:nowhere: there is no such folder"),
         ("spec.yaml", "--database spec.yaml: is neither a folder nor a report (.json)"),
         ("no/where", "--database no/where: cannot be made: No such file or directory"),

@@ -7,6 +7,7 @@ block in it does to memory.
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cluster_support import until
 
 import blocklaws
 from blocklaws.built import BlockRaised, Built
@@ -434,3 +436,56 @@ def test_workers_end_with_the_process(tmp_path: Path) -> None:
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert not Path(f"/proc/{told.stdout.strip()}").exists()
+
+
+# --- a harness that is gone ------------------------------------------------------------------------------------------
+
+HANGS = {
+    "in Python": "while True: pass",
+    "in native code": "import ctypes; ctypes.PyDLL(None).pause()",  # which keeps the interpreter's lock
+    "and so does its child": "os.fork(); import time; time.sleep(600)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hangs", HANGS.values(), ids=HANGS)
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_backend_that_hangs_does_not_outlive_a_harness_that_is_killed(
+    hangs: str, workers: str, tmp_path: Path
+) -> None:
+    """Fails when a run that is gone leaves a process behind that computes for ever."""
+    (tmp_path / "mine.py").write_text(
+        "import os\n"
+        "class Backend:\n"
+        "    def build(self, *given): return self\n"
+        "    def forward(self, x, position_offset=0):\n"
+        "        open(f'group-{os.getpgrp()}', 'w').close()\n"
+        f"        {hangs}\n"
+    )
+    command = [sys.executable, "-m", "blocklaws", "verify", "mine.py:Backend", "--block", "llama", "--profile", "quick"]
+    command += ["--invariant", "prefix-invariance", "--workers", workers]
+    harness = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        (group,) = until(lambda: [int(path.name[6:]) for path in tmp_path.glob("group-*")])
+        os.killpg(group, 0)
+    finally:
+        harness.kill()
+        harness.wait()
+    until(lambda: gone(group))
+
+
+def gone(group: int) -> bool:
+    """Whether no process of a group is left that runs; one that nobody waits for may be left as a zombie."""
+    running = [
+        path for path in Path("/proc").glob("[0-9]*/stat")
+        if (fields := read(path).rpartition(")")[2].split()) and int(fields[2]) == group and fields[0] != "Z"
+    ]  # fmt: skip
+    return not running
+
+
+def read(path: Path) -> str:
+    """Return the text of a file; empty where it is gone."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
