@@ -81,15 +81,28 @@ CHOICES = {"gelu-tanh-as-erf": {"feed_forward": "gelu_tanh"}}
 #: What a number of it is instead, where the listed config has the fault's own.
 NUMBERS: dict[str, dict[str, Any]] = {
     "eps-clamped": {"norm_eps": 0.0},
+    "eps-in-half": {"norm_eps": 1e-8},
     "gradient-eps-fixed": {"norm_eps": 0.25},
     "cache-eps-fixed": {"norm_eps": 0.25},
     "window-fixed": {"window": 2},
     "rotary-fraction-fixed": {"rotary_fraction": 0.25},
 }
-#: Faults that need extreme scores to show, a gate that is driven hard, or large entries.
-QUERY_SCALE = {"mask-too-small": 1e5, "softmax-without-maximum": 1e3, "mask-fill-zero-point": 30.0}
-GATE_SCALE = {"activation-overflows": 1000.0}
-INPUT_SCALE = {"square-overflows": 300.0, "squares-summed-in-half": 30.0}
+#: Faults that need extreme scores to show, a gate that is driven hard, values past float16, large entries, or far ones.
+PARAMETER_SCALE = {
+    "mask-too-small": ("attention.query", 1e5),
+    "softmax-without-maximum": ("attention.query", 1e3),
+    "mask-fill-zero-point": ("attention.query", 30.0),
+    "activation-overflows": ("feed_forward.gate", 1000.0),
+    "cache-in-float16": ("attention.value", 1e6),
+    "weights-through-float16": ("attention.value", 1e6),
+}
+INPUT_SCALE = {
+    "square-overflows": 300.0,
+    "squares-summed-in-half": 30.0,
+    "stream-in-float16": 1e6,
+    "variance-in-one-pass": 16.0,
+}
+INPUT_SHIFT = {"variance-in-one-pass": 30000.0}
 
 
 def config_of(identifier: str) -> BlockConfig:
@@ -106,33 +119,31 @@ def dtype_of(identifier: str) -> str:
 
 
 @functools.cache
-def drawn_parameters(
-    config: BlockConfig, dtype: str, query_scale: float = 1.0, gate_scale: float = 1.0
-) -> dict[str, Array]:
+def drawn_parameters(config: BlockConfig, dtype: str, scaled: tuple[str, float] = ("", 1.0)) -> dict[str, Array]:
     """Draw weights of standard deviation 1 / sqrt(fan_in), and gains and biases that are all different."""
     generator = np.random.default_rng(0)
     drawn = {}
     for name, shape in parameter_shapes(config).items():
         fan_in = shape[0] if len(shape) == 2 else 1
-        scale = {"attention.query": query_scale, "feed_forward.gate": gate_scale}.get(name, 1)
+        scale = scaled[1] if name == scaled[0] else 1
         drawn[name] = (scale * generator.normal(size=shape) / np.sqrt(fan_in)).astype(dtype)
     return drawn
 
 
-def drawn_input(dtype: str, scale: float = 1.0) -> Array:
+def drawn_input(dtype: str, scale: float = 1.0, shift: float = 0.0) -> Array:
     """Draw x, one row of which is so small that an epsilon matters."""
     x = scale * np.random.default_rng(1).normal(size=(BATCH, TOKENS, LLAMA.d_model))
     x[1, 2] *= 1e-3
-    return x.astype(dtype)
+    return (x + shift).astype(dtype)
 
 
 def pair(identifier: str) -> tuple[Any, Any, Array]:
     """Return a right block, a block with the fault, and an input."""
     config, dtype = config_of(identifier), dtype_of(identifier)
-    parameters = drawn_parameters(config, dtype, QUERY_SCALE.get(identifier, 1.0), GATE_SCALE.get(identifier, 1.0))
+    parameters = drawn_parameters(config, dtype, PARAMETER_SCALE.get(identifier, ("", 1.0)))
     right = BACKEND.build(config, parameters, dtype)
     wrong = BACKEND.with_fault(identifier).build(config, parameters, dtype)
-    return right, wrong, drawn_input(dtype, INPUT_SCALE.get(identifier, 1.0))
+    return right, wrong, drawn_input(dtype, INPUT_SCALE.get(identifier, 1.0), INPUT_SHIFT.get(identifier, 0.0))
 
 
 def differ(one: Array, other: Array) -> bool:
@@ -411,7 +422,7 @@ def test_behaviour(identifier: str) -> None:
 
 def test_precision() -> None:
     """Fails if rounded weights or a float32 computation do not show in the output, or show in the parameters."""
-    for identifier in ("weights-rounded", "computed-in-float32", "matmul-in-tf32"):
+    for identifier in ("weights-rounded", "weights-through-float16", "computed-in-float32", "matmul-in-tf32"):
         right, wrong, x = pair(identifier)
         assert differ(right.forward(x), wrong.forward(x))
         assert first_difference(right.parameters(), wrong.parameters(), tuple(right.parameters())) is None
@@ -419,6 +430,6 @@ def test_precision() -> None:
 
 def test_every_fault_is_tested() -> None:
     """Fails if a fault is in no group above."""
-    grouped = {*IN_TRACE, *IN_CACHE, *BEHAVIOUR, "weights-rounded", "computed-in-float32"}
+    grouped = {*IN_TRACE, *IN_CACHE, *BEHAVIOUR, "weights-rounded", "weights-through-float16", "computed-in-float32"}
     grouped |= {i for i, entry in LISTED.items() if entry["family"] in ("gradients", "parameters")}
     assert grouped == set(LISTED) == set(FAULTS)

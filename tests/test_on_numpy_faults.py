@@ -139,6 +139,8 @@ def worlds(config: BlockConfig) -> Iterator[tuple[np.ndarray, int, float, float]
     yield silent, 0, 1, 1
     yield input_of(config) * 1e-6, 0, 1, 1
     yield input_of(config), 0, 1, 1000
+    yield input_of(config) + 1000, 0, 1, 1
+    yield input_of(config) * 1e6, 0, 1, 1
 
 
 def differing_stages(fault: str, block: str) -> list[str]:
@@ -198,7 +200,8 @@ NO_DERIVATIVE = {
     "residual-rounded", "softmax-in-half", "weights-rounded", "computed-in-float32", "matmul-in-tf32",
     "dropout-in-eval", "norm-shared", "key-value-tied", "norm-modifies-input", "parameters-modified",
     "rotary-offset-ignored", "output-buffer-reused", "one-token-squeezed", "batch-of-one-squeezed",
-    "last-token-dropped", "output-dtype-changed", "input-modified", "gradient-input-modified",
+    "last-token-dropped", "output-dtype-changed", "input-modified", "gradient-input-modified", "gains-rounded",
+    "stream-in-float16", "cache-in-float16", "weights-through-float16",
 }  # fmt: skip
 
 
@@ -249,7 +252,7 @@ def test_cache_shows_the_fault(fault: str, block: str) -> None:
     """Fails if chunks of several tokens hide the fault, or one pass shows it."""
     config = config_of(block, fault)
     faulty, right = pair(fault, config)
-    x = input_of(config, tokens=8)
+    x = input_of(config, tokens=8).astype(dtype_of(fault))
     assert differ(decoded(faulty, x, (3, 2, 1, 2)), decoded(right, x, (3, 2, 1, 2)))
     np.testing.assert_array_equal(faulty.forward(x, 3), right.forward(x, 3))
     for name, gradient in right.gradients(x, x).items():
@@ -271,8 +274,7 @@ def test_gradients_show_the_fault(fault: str, block: str) -> None:
     """Fails if the gradients are right, or the output is not."""
     config = config_of(block, fault)
     faulty, right = pair(fault, config)
-    x = input_of(config)
-    cotangent = input_of(config, seed=2)
+    x, cotangent = (input_of(config, tokens=20, seed=seed).astype(dtype_of(fault)) for seed in (1, 2))
     np.testing.assert_array_equal(faulty.forward(x), right.forward(x))
     expected = right.gradients(x, cotangent)
     given = cotangent.copy()
@@ -368,6 +370,10 @@ BEHAVIOUR: dict[str, Callable[[NumpyBlock, NumpyBlock, np.ndarray], bool]] = {
     "wide-input-truncated": lambda faulty, right, x: np.array_equal(
         faulty.forward(np.concatenate((x, x), axis=-1)), right.forward(x)
     ),
+    "weights-through-float16": lambda faulty, right, x: (
+        differ(faulty.forward(x), right.forward(x))
+        and not any(differ(array, right.parameters()[name]) for name, array in faulty.parameters().items())
+    ),
     "weights-rounded": lambda faulty, right, x: (
         differ(faulty.forward(x), right.forward(x))
         and not any(differ(array, right.parameters()[name]) for name, array in faulty.parameters().items())
@@ -410,7 +416,7 @@ BEHAVIOUR: dict[str, Callable[[NumpyBlock, NumpyBlock, np.ndarray], bool]] = {
 def test_behaviour_shows_the_fault(fault: str, block: str) -> None:
     """Fails if the block does not do what the fault's sentence says."""
     config = config_of(block)
-    assert BEHAVIOUR[fault](*pair(fault, config), input_of(config))
+    assert BEHAVIOUR[fault](*pair(fault, config), input_of(config).astype(dtype_of(fault)))
 
 
 def test_no_word_of_the_config_is_changed_for_nothing() -> None:

@@ -63,9 +63,11 @@ class World:
     tokens: int = 5
     offset: int = 3
     input_scale: float = 1.0
+    input_shift: float = 0.0
     score_scale: float = 1.0
     vector_scale: float = 1.0
     gate_scale: float = 1.0
+    value_scale: float = 1.0
     zero_row: bool = False
 
 
@@ -77,12 +79,16 @@ WORLDS = (
     World(input_scale=1e-3, vector_scale=1e-3),
     World(batch=1, tokens=19, offset=40),
     World(gate_scale=1000.0),
+    World(input_scale=16.0, input_shift=30000.0),
+    World(input_scale=1e6),
+    World(value_scale=1e6),
 )
 #: What the config of a listed block says instead, where the fault is about a word that no kind of block has.
 CHOICES = {"gelu-tanh-as-erf": {"feed_forward": "gelu_tanh"}}
 #: What a number of the config is instead, where the listed block has the fault's own.
 NUMBERS = {
     "eps-clamped": {"norm_eps": 0.0},
+    "eps-in-half": {"norm_eps": 1e-8},
     "gradient-eps-fixed": {"norm_eps": 0.25},
     "cache-eps-fixed": {"norm_eps": 0.25},
     "window-fixed": {"window": 2},
@@ -117,9 +123,12 @@ def parameters_of(config: BlockConfig, dtype: str, world: World = WORLDS[0]) -> 
             array *= world.score_scale
         elif name == "feed_forward.gate":
             array *= world.gate_scale
+        elif name == "attention.value":
+            array *= world.value_scale
         elif len(shape) == 1:
             array *= world.vector_scale
-        arrays[name] = array.astype(DTYPES[dtype])
+        with np.errstate(over="ignore"):
+            arrays[name] = array.astype(DTYPES[dtype])
     return arrays
 
 
@@ -137,7 +146,8 @@ def observations(block: TorchBlock, world: World) -> Iterator[tuple[str, Any]]:
     width, dtype = block.config.d_model, block.dtype
 
     def draw(*shape: int) -> Array:
-        return (rng.standard_normal(shape) * world.input_scale).astype(dtype)
+        with np.errstate(over="ignore"):
+            return (rng.standard_normal(shape) * world.input_scale + world.input_shift).astype(dtype)
 
     x, cotangent = draw(world.batch, world.tokens, width), draw(world.batch, world.tokens, width)
     if world.zero_row:
@@ -332,8 +342,9 @@ def test_a_fault_shows_first_at_its_stage(fault: str) -> None:
     first = None
     for world in (*WORLDS, World(tokens=1)):
         parameters = parameters_of(config, dtype, world)
-        x = np.random.default_rng(0).standard_normal((world.batch, world.tokens, config.d_model)) * world.input_scale
-        x = x.astype(DTYPES[dtype])
+        x = np.random.default_rng(0).standard_normal((world.batch, world.tokens, config.d_model))
+        with np.errstate(over="ignore"):
+            x = (x * world.input_scale + world.input_shift).astype(DTYPES[dtype])
         right = TorchBackend().build(config, parameters, dtype)
         faulty = TorchBackend().with_fault(fault).build(config, parameters, dtype)
         # Twice, for those that remember.

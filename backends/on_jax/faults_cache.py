@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from blocklaws.backends.on_jax.block import Cache, JaxBlock
+from blocklaws.backends.on_jax.fault_tools import rounded
 from blocklaws.backends.on_jax.faults import fault
-from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, wide
 from blocklaws.backends.on_jax.refusals import Array
 from blocklaws.backends.on_jax.steps import Steps
 
@@ -23,6 +24,16 @@ class CacheDropsOldest(Steps):
     def visible_in_cache(self, query_slots: jax.Array, key_slots: jax.Array, cache: KeyValues) -> jax.Array:
         # Hidden for good: what is older than three keys before this chunk is older than that before later ones.
         return self.visible(query_slots, key_slots) & (key_slots >= cache.length - 3)
+
+
+@fault("cache-in-float16")
+class CacheInFloat16(Steps):
+    def extend_cache(self, cache: KeyValues, key: jax.Array, value: jax.Array) -> KeyValues:
+        earlier = cache._replace(
+            key=rounded(wide(cache.key), jnp.float16).astype(cache.key.dtype),
+            value=rounded(wide(cache.value), jnp.float16).astype(cache.value.dtype),
+        )
+        return super().extend_cache(earlier, key, value)
 
 
 class _Kept(Steps):

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from blocklaws.backends.on_jax.block import JaxBlock
 from blocklaws.backends.on_jax.fault_tools import rounded, summed_in
@@ -247,6 +248,27 @@ class MeanSquareInHalf(Steps):
         center = mean(wide(x)) if self.config.norm == "layer" else 0
         centered = wide(x) - center
         return centered / jnp.sqrt(mean(centered**2) + eps)
+
+
+@fault("variance-in-one-pass")
+class VarianceInOnePass(Steps):
+    def statistics(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if self.config.norm == "rms":
+            return super().statistics(x)
+        mean, square = jnp.mean(x, axis=-1, keepdims=True), jnp.mean(x * x, axis=-1, keepdims=True)
+        return mean, jnp.maximum(square - mean * mean, 0)
+
+
+@fault("eps-in-half")
+class EpsInHalf(Steps):
+    def standardize(self, x: jax.Array, eps: float) -> jax.Array:
+        return super().standardize(x, float(np.float16(eps)))
+
+
+@fault("gains-rounded")
+class GainsRounded(Steps):
+    def normalize(self, x: jax.Array, gain: jax.Array, bias: jax.Array | None, eps: float) -> jax.Array:
+        return super().normalize(x, rounded(wide(gain), jnp.bfloat16), bias, eps)
 
 
 @fault("square-overflows")

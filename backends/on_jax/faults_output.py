@@ -90,6 +90,9 @@ class WideInputTruncated(JaxBlock):
 
 @fault("weights-rounded")
 class WeightsRounded(JaxBlock):
+    #: What the matrices pass through.
+    held: Any = jnp.bfloat16
+
     def __init__(
         self, config: BlockConfig, parameters: Mapping[str, Any], dtype: str, device: jax.Device | None
     ) -> None:
@@ -97,11 +100,16 @@ class WeightsRounded(JaxBlock):
         self._given = self.operands
         with compiled.precise():
             self.operands = {
-                name: rounded(value, jnp.bfloat16) if value.ndim == 2 else value for name, value in self._given.items()
+                name: rounded(value, self.held) if value.ndim == 2 else value for name, value in self._given.items()
             }
 
     def parameters(self) -> dict[str, Array]:
         return {name: np.array(self._given[name]) for name in self.names()}
+
+
+@fault("weights-through-float16")
+class WeightsThroughFloat16(WeightsRounded):
+    held = jnp.float16
 
 
 @fault("computed-in-float32")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from blocklaws.backends.on_jax.fault_tools import rounded
 from blocklaws.backends.on_jax.faults import fault
-from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, add
+from blocklaws.backends.on_jax.numerics import KeyValues, Parameters, Stages, add, wide
 from blocklaws.backends.on_jax.steps import Steps
 
 
@@ -105,6 +105,14 @@ class PostNormOnBranch(Steps):
 class ResidualRounded(Steps):
     def add_attention(self, x: jax.Array, branch: jax.Array) -> jax.Array:
         return rounded(super().add_attention(x, branch), jnp.bfloat16)
+
+
+@fault("stream-in-float16")
+class StreamInFloat16(Steps):
+    def add_attention(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        end = float(jnp.finfo(jnp.float16).max)
+        total = jnp.clip(wide(super().add_attention(x, branch)), -end, end)
+        return rounded(total, jnp.float16).astype(x.dtype)
 
 
 @fault("branch-order-swapped")

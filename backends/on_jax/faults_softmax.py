@@ -106,6 +106,16 @@ class SoftmaxGradientTruncated(Steps):
         return jax.lax.stop_gradient(super().softmax(scores, visible)) * one
 
 
+@fault("gradient-flushes-small-weights")
+class GradientFlushesSmallWeights(Steps):
+    def softmax(self, scores: jax.Array, visible: jax.Array) -> jax.Array:
+        weights = jax.lax.stop_gradient(super().softmax(scores, visible))
+        kept, shown = jnp.where(weights < 0.01, 0, weights), jnp.where(visible, wide(scores), 0)
+        # Linear in the scores, with the slopes that are meant; zero in value.
+        slopes = kept * (shown - jnp.sum(kept * shown, axis=-1, keepdims=True))
+        return weights + (slopes - jax.lax.stop_gradient(slopes))
+
+
 @fault("scale-by-d-model")
 class ScaleByDModel(Steps):
     def score_scale(self) -> float:

@@ -104,16 +104,25 @@ def _mixed(branch: Stream) -> Stream:
 
 @fault("weights-rounded")
 class _WeightsRounded(NumpyBlock):
+    #: What the matrices pass through.
+    held: type = ml_dtypes.bfloat16
+
     def __init__(self, config: BlockConfig, parameters: Mapping[str, AnyArray], precision: Precision) -> None:
         super().__init__(config, parameters, precision)
-        self._rounded = {
-            name: array.astype(ml_dtypes.bfloat16).astype(array.dtype)
-            for name, array in self._parameters.items()
-            if array.ndim == 2
-        }
+        with np.errstate(over="ignore"):
+            self._rounded = {
+                name: array.astype(self.held).astype(array.dtype)
+                for name, array in self._parameters.items()
+                if array.ndim == 2
+            }
 
     def parameter(self, name: str) -> Numbers:
         return self._rounded[name] if name in self._rounded else super().parameter(name)
+
+
+@fault("weights-through-float16")
+class _WeightsThroughFloat16(_WeightsRounded):
+    held = np.float16
 
 
 @fault("computed-in-float32")

@@ -5,6 +5,8 @@ Must hold: ``forward``, ``trace`` and ``gradients`` are those of the right block
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from blocklaws.backends.on_numpy.block import NumpyBlock
 from blocklaws.backends.on_numpy.cache import Call, KeyValueCache, KeyValues
 from blocklaws.backends.on_numpy.fault_registry import fault
@@ -86,6 +88,15 @@ def _part(content: KeyValues, keys: slice) -> KeyValues:
 class _CacheDropsOldest(NumpyBlock):
     def extend_cache(self, cache: KeyValues | None, new: KeyValues) -> KeyValues:
         return super().extend_cache(None if cache is None else _part(cache, slice(-3, None)), new)
+
+
+@fault("cache-in-float16")
+class _CacheInFloat16(NumpyBlock):
+    def extend_cache(self, cache: KeyValues | None, new: KeyValues) -> KeyValues:
+        if cache is not None:
+            held = (each.astype(np.float16).astype(each.dtype) for each in (cache.key, cache.value))
+            cache = KeyValues(*held)
+        return super().extend_cache(cache, new)
 
 
 class _CacheKeeps(NumpyBlock):

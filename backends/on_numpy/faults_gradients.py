@@ -54,6 +54,12 @@ class _SoftmaxGradientTruncated(NumpyBlock):
         return result
 
 
+@fault("gradient-flushes-small-weights")
+class _GradientFlushesSmallWeights(NumpyBlock):
+    def pull_softmax(self, weights: Scores, cotangent: Scores, gradients: Gradients) -> Scores:
+        return super().pull_softmax(np.where(weights < 0.01, 0, weights), cotangent, gradients)
+
+
 @fault("kv-gradient-wrong-group")
 class _KvGradientWrongGroup(NumpyBlock):
     def pull_repeat_heads(self, cotangent: KeyHeads, _: Gradients) -> KvKeyHeads:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, SupportsIndex
 
+import ml_dtypes
 import numpy as np
 
 from blocklaws.backends.on_numpy.block import NumpyBlock
@@ -130,6 +131,15 @@ class _MeanSubtracted(_Divided):
         return True
 
 
+@fault("variance-in-one-pass")
+class _VarianceInOnePass(_Divided):
+    def standardize(self, x: Stream, eps: float) -> tuple[Stream, Pullback]:
+        mean = self.average(x)
+        centred = x - mean
+        divisor, slope = self.divisor(np.maximum(self.average(x * x) - mean * mean, 0), eps)
+        return self.rounded(centred / divisor, partial(self.pull_divided, centred, divisor, slope))
+
+
 @fault("squares-summed-in-half")
 class _SquaresSummedInHalf(_Divided):
     def mean_square(self, centred: Stream) -> Numbers:
@@ -207,6 +217,13 @@ class _GainOffsetInBoth(_GainOffset):
 @fault("gain-offset-in-second-norm")
 class _GainOffsetInSecondNorm(_GainOffset):
     offset_norms = ("feed_forward_norm",)
+
+
+@fault("gains-rounded")
+class _GainsRounded(NumpyBlock):
+    def parameter(self, name: str) -> Numbers:
+        value = super().parameter(name)
+        return value.astype(ml_dtypes.bfloat16).astype(value.dtype) if name.endswith("norm.gain") else value
 
 
 @fault("gain-missing")

@@ -85,6 +85,14 @@ class _ResidualRounded(NumpyBlock):
         return value.astype(ml_dtypes.bfloat16).astype(value.dtype), pullback
 
 
+@fault("stream-in-float16")
+class _StreamInFloat16(NumpyBlock):
+    def add_attention(self, x: Stream, branch: Stream) -> tuple[Stream, PullbackOfTwo]:
+        value, pullback = super().add_attention(x, branch)
+        end = float(np.finfo(np.float16).max)
+        return np.clip(value, -end, end).astype(np.float16).astype(value.dtype), pullback
+
+
 # --- the second half reads or adds the block's input ------------------------------------------------------------------
 
 

@@ -157,6 +157,15 @@ class WindowCacheCutEarly(DecoderBlock):
         return keys[:, :, -kept:], values[:, :, -kept:]
 
 
+class CacheInFloat16(DecoderBlock):
+    """Earlier keys and values have been float16; those of the chunk have not."""
+
+    def extend_cache(self, cached: tuple[Tensor, Tensor] | None, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        if cached is not None:
+            cached = cached[0].to(torch.float16).to(key.dtype), cached[1].to(torch.float16).to(value.dtype)
+        return super().extend_cache(cached, key, value)
+
+
 class CacheDropsOldest(DecoderBlock):
     """The last three keys and the chunk's own."""
 

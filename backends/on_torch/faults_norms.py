@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from blocklaws.backends.on_torch.decoder import DecoderBlock
@@ -51,6 +52,18 @@ class GainMissing(DecoderBlock):
     """Gains are stored and not used."""
 
     affine_class = _GainlessAffine
+
+
+class _RoundedAffine(Affine):
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = x * self.gain.to(torch.bfloat16).to(x.dtype)
+        return scaled if self.bias is None else scaled + self.bias.to(x.dtype)
+
+
+class GainsRounded(DecoderBlock):
+    """Gains with eight bits of mantissa."""
+
+    affine_class = _RoundedAffine
 
 
 class _BiaslessAffine(Affine):

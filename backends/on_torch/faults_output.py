@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import ml_dtypes
+import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
@@ -49,6 +50,9 @@ class OutputDtypeChanged(TorchBlock):
 class WeightsRounded(TorchBlock):
     """Matrices with eight bits of mantissa; the ones that were given are shown."""
 
+    #: What the matrices pass through.
+    held: type = ml_dtypes.bfloat16
+
     def __init__(
         self, config: BlockConfig, parameters: Mapping[str, npt.ArrayLike], dtype: str, device: torch.device
     ) -> None:
@@ -56,13 +60,19 @@ class WeightsRounded(TorchBlock):
         super().__init__(config, parameters, dtype, device)
         self.given = super().parameters()
         rounded = {
-            name: array.astype(ml_dtypes.bfloat16).astype(array.dtype) if array.ndim == 2 else array
+            name: array.astype(self.held).astype(array.dtype) if array.ndim == 2 else array
             for name, array in self.given.items()
         }
         super().__init__(config, rounded, dtype, device)
 
     def parameters(self) -> dict[str, Array]:
         return {name: array.copy() for name, array in self.given.items()}
+
+
+class WeightsThroughFloat16(WeightsRounded):
+    """Matrices with the range of float16."""
+
+    held = np.float16
 
 
 class ComputedInFloat32(DecoderBlock):

@@ -105,6 +105,14 @@ class ResidualRounded(DecoderBlock):
         return super().add_attention(x, branch).to(torch.bfloat16).to(x.dtype)
 
 
+class StreamInFloat16(DecoderBlock):
+    """A float16, the largest there is where the sum is larger."""
+
+    def add_attention(self, x: Tensor, branch: Tensor) -> Tensor:
+        end = torch.finfo(torch.float16).max
+        return super().add_attention(x, branch).clamp(-end, end).to(torch.float16).to(x.dtype)
+
+
 class BranchOrderSwapped(DecoderBlock):
     """The second half of the block before the first."""
 

@@ -167,6 +167,25 @@ class MeanSquareInHalf(DecoderBlock):
         return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)).to(self.wide)
 
 
+class VarianceInOnePass(DecoderBlock):
+    """mean(x^2) - mean(x)^2, not less than zero."""
+
+    def standardize(self, x: Tensor, eps: float) -> Tensor:
+        if self.config.norm == "rms":
+            return super().standardize(x, eps)
+        x = x.to(self.wide)
+        mean = x.mean(-1, keepdim=True)
+        variance = (x.square().mean(-1, keepdim=True) - mean.square()).clamp_min(0)
+        return (x - mean) * torch.rsqrt(variance + eps)
+
+
+class EpsInHalf(DecoderBlock):
+    """The float16 nearest to epsilon."""
+
+    def standardize(self, x: Tensor, eps: float) -> Tensor:
+        return super().standardize(x, torch.tensor(eps, dtype=torch.float16).item())
+
+
 class SquareOverflows(_Divided):
     """Squares in float16, their mean in float32."""
 
