@@ -40,6 +40,8 @@ NOT_DETERMINISTIC = "looked at again, the same example holds: the block is not d
 _CACHE_PATH = "the full pass was not found wrong: look at the cache path"
 
 _SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff")
+#: Of more faults than these only the names are told.
+_MOST_FAULTS = 3
 _LABEL = 11
 
 
@@ -214,6 +216,14 @@ def _only_cached(result: CaseResult) -> bool:
     return result.invariant == "cache-parity" and bool(result.claim) and not result.stage and not result.known
 
 
+def _alike_text(faults: Mapping[str, str]) -> str:
+    """Return the faults that a block acts like; of many, which it cannot be told from, their names alone."""
+    if len(faults) <= _MOST_FAULTS:
+        return "; ".join(f"{name}: {says}" for name, says in faults.items())
+    first = ", ".join(list(faults)[:_MOST_FAULTS])
+    return f"{first} and {len(faults) - _MOST_FAULTS} other known faults, which are alike here"
+
+
 def failure_fields(result: CaseResult, replay: str | None = None) -> list[tuple[str, str]]:
     """Return (label, text) of everything that is known of a failing case.
 
@@ -236,6 +246,10 @@ def failure_fields(result: CaseResult, replay: str | None = None) -> list[tuple[
         fields.append(("narrowed", f"to {result.divergence}; {result.how.removeprefix('narrowed: ')}"))
     elif _only_cached(result):
         fields.append(("note", _CACHE_PATH))
+    if result.acts_like:
+        fields.append(("acts as", _alike_text(result.acts_like)))
+    if result.made_by:
+        fields.append(("made by", result.made_by))
     if result.counterexample is not None:
         fields.append(("config", config_text(result.config) + changed_text(result.config_changes)))
         fields.append(("world", world_text(result.counterexample)))

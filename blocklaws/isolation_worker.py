@@ -241,6 +241,7 @@ def _description(subject: Subject) -> dict[str, Any]:
         "dtypes": list(subject.dtypes),
         "blocks": list(subject.blocks),
         "blocks_at": subject.blocks_at,
+        "stages_at": subject.stages_at,
         "multiples": dict(subject.multiples),
         "deterministic": subject.deterministic,
         "device": subject.device,

@@ -32,6 +32,8 @@ class Divergence:
     judgement: Judgement
     placement: str = "pre"
     """Where the norms of that pass stand, and so in which order its stages come."""
+    output_right: bool = False
+    """Whether the output of that pass is inside its bound all the same: then the trace may be wrong, not the block."""
 
 
 def axis_pattern(mask: np.ndarray, names: Sequence[str]) -> str:
@@ -125,8 +127,17 @@ def _divergence_of(name: str, passed: Pass, tolerance: Tolerance) -> Divergence 
         except EvaluationError:
             continue  # the reference itself is not finite here: it says nothing of the block
         if not judgement.holds:
-            return Divergence(stage, name, judgement, config.placement)
+            right = stage != "output" and _output_right(exact, passed, tolerance)
+            return Divergence(stage, name, judgement, config.placement, right)
     return None
+
+
+def _output_right(exact: Mapping[str, np.ndarray], passed: Pass, tolerance: Tolerance) -> bool:
+    try:
+        recipe = passed.resolve(("recipe", "output"))
+        return _against_reference(passed.output(), exact["output"], recipe, tolerance).holds
+    except (BlockRaised, EvaluationError):
+        return False
 
 
 def _against_reference(shown: np.ndarray, exact: np.ndarray, recipe: np.ndarray, tolerance: Tolerance) -> Judgement:

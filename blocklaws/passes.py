@@ -47,6 +47,8 @@ class Pass:
         self._cotangent_given: np.ndarray | None = None
         self._values: dict[str, Any] = {}
         self._oracles: dict[str, Pass] = {}
+        #: The lengths of the chunks of each cached pass that was asked for.
+        self.chunkings: list[tuple[int, ...]] = []
 
     @property
     def built(self) -> Built:
@@ -127,6 +129,8 @@ class Pass:
                 start += length
             return np.concatenate(outputs, axis=1)
 
+        if f"cached{lengths}" not in self._values:
+            self.chunkings.append(lengths)
         return self._once(f"cached{lengths}", compute)  # type: ignore[no-any-return]
 
     def passed_input(self) -> np.ndarray:

@@ -63,6 +63,10 @@ class CaseResult:
     divergence: str = ""
     how: str = ""
     """How ``stage`` was found: ``traced``, or ``narrowed: ...`` with the experiments; a group is joined by "or"."""
+    acts_like: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The known faults that give what the block gave -> what each of them says."""
+    made_by: str = ""
+    """Where the maker of the backend says that ``stage`` comes from: of a mapping, the lines of its file."""
     stages: Mapping[str, Any] | None = None
     """The stages of the failing world beside the reference's, as `stage_table` gives them; a failure alone has it."""
     examples_to_fail: int = 0
@@ -240,15 +244,27 @@ def _localised(case: Case, examination: Examination) -> dict[str, Any]:
     details = _diverging(divergence) if divergence is not None else {}
     # An expected failure is not looked into, as it is not shrunk.
     if not case.shrink:
-        return details
+        return details | _made_by(case, details)
     # A verdict is not lost to what only explains it.
     with contextlib.suppress(Exception):
         if divergence is None and examination.judgement is not None and "trace" not in case.abilities.shown:
             details |= _narrowed(case, examination)
+    details |= _made_by(case, details)
+    with contextlib.suppress(Exception):
+        if examination.judgement is not None:
+            from blocklaws.resembling import resembled
+
+            details["acts_like"] = {fault.id: fault.says for fault in resembled(case, examination.passes)}
     with contextlib.suppress(Exception):
         first = divergence.passed if divergence is not None else next(iter(examination.passes))
         details["stages"] = table_of_failure(examination.passes, first, case.tolerance)
     return details
+
+
+def _made_by(case: Case, details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where the stage at fault comes from, or of several each of them."""
+    stages = str(details.get("stage") or "").split(" or ")
+    return {"made_by": ", ".join(dict.fromkeys(at for stage in stages for at in case.subject.stages_at.get(stage, ())))}
 
 
 def _diverging(divergence: Divergence) -> dict[str, Any]:
@@ -256,7 +272,8 @@ def _diverging(divergence: Divergence) -> dict[str, Any]:
     of = (f" (= {also})" if also else "") + (f" in the pass {divergence.passed!r}" if divergence.passed else "")
     mask = divergence.judgement.mask
     where = "" if mask is None else f": {axis_pattern(mask, axes_of_stage(divergence.stage, mask.ndim))}"
-    return {"stage": divergence.stage, "divergence": f"{divergence.stage}{of}{where}", "how": "traced"}
+    only = "; the output is right, so look at what shows the stage too" if divergence.output_right else ""
+    return {"stage": divergence.stage, "divergence": f"{divergence.stage}{of}{where}{only}", "how": "traced"}
 
 
 def _narrowed(case: Case, examination: Examination) -> dict[str, Any]:

@@ -126,6 +126,12 @@ _CASE = _object(
         "element": {"anyOf": [{"$ref": "#/$defs/element"}, {"type": "null"}]},
         "divergence": _TEXT,
         "how": {**_TEXT, "description": "how the stage was found: 'traced', or 'narrowed: ...'"},
+        "acts_like": {
+            "type": "object",
+            "additionalProperties": _TEXT,
+            "description": "the known faults that give what the block gave, and what each says",
+        },
+        "made_by": {**_TEXT, "description": "where the backend says that the stage comes from"},
         "stages": {"anyOf": [{"$ref": "#/$defs/stages"}, {"type": "null"}]},
         "examples_to_fail": _COUNT,
         "unproven": {**_FLAG, "description": "whether the invariant names no fault that would refute it"},

@@ -74,6 +74,7 @@ class Subject:
         #: Where each of them is named, as in ``layer.yaml:7:10``, for who has to correct it.
         places = getattr(backend, "blocks_at", {})
         self.blocks_at = {str(name): str(at) for name, at in places.items()} if isinstance(places, Mapping) else {}
+        self.stages_at = self._stages_at()
         self.multiples = self._multiples()
         self.deterministic = self._flag("deterministic", True)
         self.validates = self._flag("validates", False)
@@ -127,6 +128,17 @@ class Subject:
                 "such as ('mistral',)"
             )
         return tuple(dict.fromkeys(blocks))
+
+    def _stages_at(self) -> Mapping[str, tuple[str, ...]]:
+        """Stage -> where the backend says that it comes from, for the reader of a failure; no verdict depends on it."""
+        places = getattr(self.backend, "stages_at", {})
+        if not isinstance(places, Mapping):
+            return {}
+        return {
+            str(stage): tuple(map(str, at))
+            for stage, at in places.items()
+            if stage in STAGES and isinstance(at, list | tuple)
+        }
 
     def _multiples(self) -> Mapping[str, int]:
         multiples = getattr(self.backend, "multiples", {})

@@ -66,7 +66,8 @@ class RefusalsProperty(PythonProperty):
     def check(self, case: Case, world: World, base: Pass) -> Examination:
         """Cross each boundary, and call rightly after it."""
         if getattr(case.subject.backend, "validates", False) is not True:
-            raise Unavailable("the backend does not say that it validates (validates = True)")
+            why = case.subject.cannot.get("refusals", "the backend does not say that it validates (validates = True)")
+            raise Unavailable(str(why))
         built, output = base.built, base.output()
         for boundary in case.invariant.arguments["boundaries"]:
             if boundary == "empty-batch":

@@ -162,3 +162,88 @@ def test_a_kind_that_there_is_not_is_refused_with_its_line(
         prepare([path.name], blocks=blocks, isolate=isolate)
     assert str(caught.value).startswith("layer.yaml:11:19: blocks: unknown block 'granit' (did you mean 'granite'?); ")
     prepare([write(path.read_text(), (", granit]", "]")).name], blocks=blocks, isolate=isolate)
+
+
+CHOSEN = ("args: [$d_model]", "with: {a: [{choose: $norm, among: {rms: 1, layer: 2}}]}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            [("norm: rms", "norm: [rms, layer]"), (CHOSEN[0], CHOSEN[1].replace(", layer: 2", ""))],
+            "choose: norm may be layer by 'supports', and there is no entry for it; the entries are rms",
+        ),
+        (
+            [
+                ("bias: false", "bias: [false, true]"),
+                ("norm: rms", "norm: [rms, layer]"),
+                (CHOSEN[0], CHOSEN[1].replace("rms: 1", "rms: {choose: $bias, among: {true: 1}}")),
+            ],
+            "choose: bias may be false by 'supports', and there is no entry for it; the entries are true",
+        ),
+    ],
+    ids=["missing", "missing-inside"],
+)
+def test_a_claimed_word_that_no_entry_provides_for_is_refused(
+    write: Write, changes: list[tuple[str, str]], told: str
+) -> None:
+    """Fails if a word is claimed that the file builds no layer for, and no kind of the run happens to ask for it."""
+    with pytest.raises(BackendError, match=r"layer\.yaml:\d+:\d+: ") as caught:
+        load_mapping(write(DEAF, *changes))
+    assert told in str(caught.value)
+
+
+def test_inside_an_entry_only_its_own_word_is_asked_for(write: Write) -> None:
+    """Fails if an entry that is never reached must provide for what it is never asked."""
+    inner = CHOSEN[1].replace("rms: 1", "rms: {choose: $norm, among: {rms: 1}}, batch: {choose: $bias, among: {x: 1}}")
+    load_mapping(write(DEAF, ("norm: rms", "norm: [rms, layer]"), (CHOSEN[0], inner)))
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (
+            '{cal: "some:Config", with: {a: 1}}',
+            "'with' stands beside 'call', which is not among the keys cal, with (did you mean 'cal'?)",
+        ),
+        ('{args: [1], b: "x"}', "'args' stands beside 'call', which is not among the keys args, b"),
+        (
+            "{chose: $norm, among: {rms: 1}}",
+            "'among' stands beside 'choose', which is not among the keys chose, among (did you mean 'chose'?)",
+        ),
+        ('{imprt: "some:thing"}', "'imprt' is no word of a mapping (did you mean 'import'?)"),
+    ],
+)
+def test_a_misspelt_word_is_not_passed_as_a_dict(write: Write, written: str, told: str) -> None:
+    """Fails if a slip in one word makes plain data of a call, which fails far from here."""
+    with pytest.raises(BackendError) as caught:
+        load_mapping(write(DEAF, ("args: [$d_model]", f"args: [$d_model, {written}]")))
+    assert told in str(caught.value)
+    load_mapping(write(DEAF, ("args: [$d_model]", "args: [$d_model, {ratio: 2, kind: 'a:b', width: $d_model}]")))
+
+
+def test_a_stage_tells_the_lines_that_it_comes_from(tmp_path: Path) -> None:
+    """Fails if the reader of a failure has to find the rule, or the rules of stages that are not shown, himself."""
+    path = tmp_path / "llama.yaml"
+    path.write_text(LLAMA)
+    lines = LLAMA.splitlines()
+    sdpa, eager = load_mapping(path)
+
+    def line(begin: str, after: str) -> int:
+        start = next(number for number, text in enumerate(lines, 1) if text.startswith(f"{after}:"))
+        return next(n for n, text in enumerate(lines[start:], start + 1) if text.strip().startswith(begin))
+
+    gate = f"feed_forward.gate (llama.yaml:{line('mlp.gate_proj.weight', 'parameters')})"
+    rule = f"the rule of the stage feed_forward_branch (llama.yaml:{line('feed_forward_branch', 'stages')})"
+    assert sdpa.stages_at["feed_forward_branch"][0] == rule
+    assert gate in sdpa.stages_at["feed_forward_branch"]
+    # A stage that is not shown is told with the next one that is.
+    query = f"attention.query (llama.yaml:{line('self_attn.q_proj.weight', 'parameters')})"
+    for backend in (sdpa, eager):
+        shown = {at.partition(" (")[0].rpartition(" ")[2] for found in backend.stages_at.values() for at in found}
+        assert ("query" in shown) == any(
+            each.startswith("the rule of the stage query") for each in backend.stages_at["query"]
+        )
+        carrier = "query" if "query" in shown else "attention_weights"
+        assert query in backend.stages_at[carrier]

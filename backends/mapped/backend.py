@@ -16,6 +16,7 @@ import numpy as np
 
 from blocklaws.backends.mapped.block import MappedBlock
 from blocklaws.backends.mapped.driver import Driver, load_driver
+from blocklaws.backends.mapped.origins import stages_at
 from blocklaws.backends.mapped.rotary import feature_order
 from blocklaws.backends.mapped.schema import Mapping, words_of
 from blocklaws.backends.mapped.stages import check_modules
@@ -38,6 +39,7 @@ class MappedBackend:
         packages: the packages that the mapping needs, whose versions a report names.
         blocks: the further kinds of block that it is verified with unasked.
         blocks_at: where the file names each of them.
+        stages_at: stage -> the places of the file that it comes from.
         preflight: a layer that does not fit ends the run, so that each kind of block is tried before any is judged.
         cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
     """
@@ -55,6 +57,7 @@ class MappedBackend:
         self.packages = tuple(mapping.needs)
         self.blocks = tuple(mapping.blocks)
         self.blocks_at = {name: str(node.place) for name, node in mapping.blocks.items()}
+        self.stages_at = stages_at(mapping)
         self._tried: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:

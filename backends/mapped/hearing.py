@@ -1,17 +1,20 @@
 """Whether a layer hears of each choice that its mapping claims.
 
-Must hold: a choice with several words in ``supports`` is heard by what builds the layer, by what it is called with, by
-its mask or by its parameters; otherwise one block is built for all of them, and every word but one is a false claim.
+Must hold: every word of a choice that the mapping claims is provided for wherever the file chooses by it; a choice with
+several words in ``supports`` is heard by what builds the layer, by what it is called with, by its mask or by its
+parameters; otherwise one block is built for all of them, and every word but one is a false claim.
 Must not import a framework.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping as Named
 from typing import TYPE_CHECKING, Any
 
 from blocklaws.backends.mapped.reader import Node
 from blocklaws.backends.mapped.supports import ANY_NUMBER
+from blocklaws.backends.mapped.values import Choose, Value
 from blocklaws.errors import plain_word
 
 if TYPE_CHECKING:
@@ -28,11 +31,13 @@ _TOLD_BY: Named[str, tuple[str, ...]] = {
 
 
 def check_heard(mapping: Mapping, supports: Node) -> None:
-    """Refuse a choice of several words that nothing tells the layer.
+    """Refuse a choice of several words that nothing tells the layer, and a word that the file does not provide for.
 
     Raises:
         BackendError: with the place of the choice.
     """
+    for value in _values(mapping):
+        _check_chosen(value, mapping.supports.choices)
     heard = _heard(mapping)
     entries = supports.value
     _check_layouts(mapping, entries, heard)
@@ -64,6 +69,35 @@ def _heard(mapping: Mapping) -> set[str]:
     for condition in mapping.supports.conditions:
         heard |= condition.that.names()
     return heard
+
+
+def _values(mapping: Mapping) -> Iterator[Value]:
+    yield from (*mapping.build.values(), *mapping.inputs.values(), mapping.passing.call)
+    if mapping.cached is not None:
+        yield from (mapping.cached.passing.call, mapping.cached.start)
+
+
+def _check_chosen(value: Value, claimed: Named[str, tuple[Any, ...]]) -> None:
+    """Refuse a ``choose`` that has no entry for a word that is claimed; inside an entry only its own word is met."""
+    if not isinstance(value, Choose):
+        for part in value.inner():
+            _check_chosen(part, claimed)
+        return
+    for choice in value.subject.names():
+        words = claimed.get(choice, ())
+        if value.subject.node.value != f"${choice}" or ANY_NUMBER in words:
+            continue
+        for word in words:
+            if plain_word(word) not in value.among:
+                value.node.refuse(
+                    f"choose: {choice} may be {plain_word(word)} by 'supports', and there is no entry for it; "
+                    f"the entries are {', '.join(value.among)}"
+                )
+        for word in words:
+            _check_chosen(value.among[plain_word(word)], {**claimed, choice: (word,)})
+        return
+    for part in value.inner():
+        _check_chosen(part, claimed)
 
 
 def _check_layouts(mapping: Mapping, entries: Named[str, Node], heard: set[str]) -> None:

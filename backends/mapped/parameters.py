@@ -126,6 +126,11 @@ class ParameterMap:
                     )
                 used[name] = target
 
+    def places(self) -> Iterator[tuple[str, Node]]:
+        """Yield each canonical parameter that a rule uses, with the rule's place."""
+        for rule in self._rules.values():
+            yield from rule.names()
+
     @property
     def otherwise(self) -> tuple[str, ...]:
         """The canonical parameters for which a number stands where the block has none."""

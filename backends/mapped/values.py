@@ -21,9 +21,9 @@ from blocklaws.backends.mapped.blame import in_words
 from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.operations import Operation, parse_operations, run_operations
 from blocklaws.backends.mapped.reader import Node
-from blocklaws.errors import BackendError, did_you_mean
+from blocklaws.errors import BackendError, did_you_mean, plain_word
 
-__all__ = ["Call", "Scope", "Value", "import_module_of", "import_object", "parse_call", "parse_value"]
+__all__ = ["Call", "Choose", "Scope", "Value", "import_module_of", "import_object", "parse_call", "parse_value"]
 
 
 class Scope:
@@ -60,9 +60,14 @@ class Value:
         """Return the same, with arrays of the harness still NumPy's."""
         raise NotImplementedError
 
+    def inner(self) -> Iterator[Value]:
+        """Yield the values that this one is made of."""
+        yield from ()
+
     def names(self) -> Iterator[str]:
         """Yield every name that the value mentions."""
-        yield from ()
+        for part in self.inner():
+            yield from part.names()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +96,8 @@ class _List(Value):
     def raw(self, scope: Scope) -> Any:
         return [part.resolve(scope) for part in self.parts]
 
-    def names(self) -> Iterator[str]:
-        for part in self.parts:
-            yield from part.names()
+    def inner(self) -> Iterator[Value]:
+        yield from self.parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +107,8 @@ class _Dict(Value):
     def raw(self, scope: Scope) -> Any:
         return {key: part.resolve(scope) for key, part in self.parts.items()}
 
-    def names(self) -> Iterator[str]:
-        for part in self.parts.values():
-            yield from part.names()
+    def inner(self) -> Iterator[Value]:
+        yield from self.parts.values()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,22 +120,24 @@ class _Import(Value):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Choose(Value):
+class Choose(Value):
+    """One of several values, by the word that ``subject`` is."""
+
     subject: Value
     among: Mapping[str, Value]
 
     def raw(self, scope: Scope) -> Any:
-        subject = self.subject.raw(scope)
+        """Return the value of the word."""
         # Keys of a file are always text: null, true and false are written as YAML writes them.
-        word = "null" if subject is None else str(subject).lower() if isinstance(subject, bool) else str(subject)
+        word = plain_word(self.subject.raw(scope))
         if word not in self.among:
             self.node.refuse(f"choose: there is no entry for {word!r}; the entries are {', '.join(self.among)}")
         return self.among[word].raw(scope)
 
-    def names(self) -> Iterator[str]:
-        yield from self.subject.names()
-        for part in self.among.values():
-            yield from part.names()
+    def inner(self) -> Iterator[Value]:
+        """Yield what is looked at, and every value that it may be."""
+        yield self.subject
+        yield from self.among.values()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +157,8 @@ class _Changed(Value):
         except (ValueError, TypeError, IndexError, RuntimeError) as error:
             self.node.refuse(f"do: the operations do not fit shape {tuple(array.shape)}: {in_words(error)}")
 
-    def names(self) -> Iterator[str]:
-        yield from self.base.names()
+    def inner(self) -> Iterator[Value]:
+        yield self.base
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,9 +187,9 @@ class Call(Value):
             {key: part.resolve(scope) for key, part in self.keywords.items()},
         )
 
-    def names(self) -> Iterator[str]:
-        for part in (self.target, *self.arguments, *self.keywords.values()):
-            yield from part.names()
+    def inner(self) -> Iterator[Value]:
+        """Yield what is called, and what it is given."""
+        yield from (self.target, *self.arguments, *self.keywords.values())
 
 
 def parse_value(node: Node, known: Sequence[str]) -> Value:
@@ -208,11 +213,25 @@ def parse_value(node: Node, known: Sequence[str]) -> Value:
         entries = node.fields("choose", ("choose", "among"), ("among",))
         among = entries["among"].entries("choose.among")
         parts = {key: parse_value(item, known) for key, item in among.items()}
-        return _Choose(node, parse_value(entries["choose"], known), parts)
+        return Choose(node, parse_value(entries["choose"], known), parts)
     if "do" in value:
         entries = node.fields("value", ("value", "do"), ("value",))
         return _Changed(node, parse_value(entries["value"], known), parse_operations(entries["do"], "do", known))
+    _check_not_misspelt(node)
     return _Dict(node, {key: parse_value(item, known) for key, item in value.items()})
+
+
+def _check_not_misspelt(node: Node) -> None:
+    """Refuse a dict that would be passed as it stands, though a word of it belongs to one that means something."""
+    keys = tuple(node.value)
+    for word, needed in (("with", "call"), ("args", "call"), ("among", "choose")):
+        if word in keys and needed not in keys:
+            near = did_you_mean(needed, [key for key in keys if key != word])
+            node.refuse(f"{word!r} stands beside {needed!r}, which is not among the keys {', '.join(keys)}{near}")
+    for key in keys if len(keys) == 1 else ():
+        text = node.value[key].value
+        if isinstance(text, str) and text.count(":") == 1 and (near := did_you_mean(key, ("call", "import"))):
+            node.refuse(f"{key!r} is no word of a mapping{near}; a dict that is to be passed has no import path in it")
 
 
 def parse_call(node: Node, known: Sequence[str], target: str | None = None) -> Call:
