@@ -96,7 +96,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if isinstance(data, dict):
         for key in data:
             yield (*path, key)
-            if key not in ("picks", "config", "examples_to_kill", "stages", "versions"):
+            if key not in ("picks", "config", "acts_like", "examples_to_kill", "stages", "versions"):
                 yield from places(data[key], (*path, key))
     elif isinstance(data, list) and data:
         yield from places(data[0], (*path, 0))
