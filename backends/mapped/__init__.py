@@ -2,7 +2,8 @@
 
 `load_mapping` reads a file; docs/writing-a-mapping.md says what may stand in it. The rooms: `reader` and `schema` (the
 file), `expressions` and `values` (what is built and passed), `operations`, `parameters` and `rotary` (weights),
-`masks`, `stages`, `block` and `backend` (the adapter contract), `driver` and one ``*_driver`` a framework.
+`masks`, `stages` and `origins` (what is shown, and where it comes from), `block` and `backend` (the adapter contract),
+`driver` and one ``*_driver`` a framework.
 """
 
 from __future__ import annotations
