@@ -81,11 +81,17 @@ LAYERS = {
             ("intermediate_dense/kernel:", "gate_dense/kernel:"),
             ("@", "intermediate_dense/kernel"),
         ),
-        # The layer makes its causal mask itself; what it is given hides more, here each token from itself.
+        # The layer makes its causal mask itself; what it is given hides more, here each token from itself. With a cache
+        # it takes no mask of these sizes, so that section goes.
         (
-            "mask: builtin\nforward: {args: [$input]}",
+            "mask: builtin\nforward: {args: [$input]}\n"
+            "cached:\n"
+            "  start: {call: keras.ops:zeros, args: [[$batch, 2, 128, $n_kv_heads, $d_head], $cache_dtype]}\n"
+            "  with: {self_attention_cache: $cache, self_attention_cache_update_index: $offset}\n"
+            "  output: 0\n"
+            "  cache_output: 1\n",
             "mask: {form: hide, axes: [batch, tokens, keys]}\n"
-            "forward: {args: [$input], with: {decoder_attention_mask: $mask}}",
+            "forward: {args: [$input], with: {decoder_attention_mask: $mask}}\n",
         ),
         ("rotary: half\n", "rotary: interleaved\n"),
     ),
