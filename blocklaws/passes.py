@@ -22,11 +22,11 @@ from blocklaws.config import DERIVED_SIZES, BlockConfig
 from blocklaws.subjects import Subject
 from blocklaws.worlds import World, as_dtype
 
-__all__ = ["Pass", "Scope", "Unavailable"]
+__all__ = ["FLOAT64_BY_FLOAT32", "Pass", "Scope", "Unavailable"]
 
-# The recipe of a float64 world is the float32 recipe with its error scaled down by the ratio of the two roundings: the
-# reference's own error cannot be seen in float64, its amplification by the world's conditioning can.
-_FLOAT64_BY_FLOAT32 = 2.0**-29
+#: The recipe of a float64 world is the float32 recipe with its error scaled down by the ratio of the two roundings: the
+#: reference's own error cannot be seen in float64, its amplification by the world's conditioning can.
+FLOAT64_BY_FLOAT32 = 2.0**-29
 
 
 class Unavailable(Exception):
@@ -279,7 +279,7 @@ class Pass:
 
 def _scaled_down(exact: np.ndarray, rounded: np.ndarray) -> np.ndarray:
     """Return the exact value with the float32 recipe's error brought down to float64's size."""
-    scaled: np.ndarray = exact + (np.asarray(rounded, np.float64) - exact) * _FLOAT64_BY_FLOAT32
+    scaled: np.ndarray = exact + (np.asarray(rounded, np.float64) - exact) * FLOAT64_BY_FLOAT32
     return scaled
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case
-from blocklaws.passes import Pass, Unavailable
+from blocklaws.passes import FLOAT64_BY_FLOAT32, Pass, Unavailable
 from blocklaws.specification import Fault
 from blocklaws.subjects import Subject
 from blocklaws.worlds import Recipe, World
@@ -25,8 +25,6 @@ __all__ = ["resembled"]
 _LEFT = 0.01
 #: A difference from the right reference is one when it is so many times what rounding makes of it.
 _VISIBLE = 4
-# As in `passes`: the error of the float32 recipe at the size of float64's roundings.
-_FLOAT64_BY_FLOAT32 = 2.0**-29
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +63,14 @@ def resembled(case: Case, passes: Mapping[str, Pass]) -> tuple[Fault, ...]:
 
 def _told(case: Case, seen: Iterable[_Seen]) -> list[_Told]:
     """Set the right answers beside the block's; empty where the reference has none to one of them."""
-    found = []
+    found, reference = [], _Oracle(case.reference)
+    narrow, share = ("float32", FLOAT64_BY_FLOAT32) if case.dtype == "float64" else (case.dtype, 1.0)
     for each in seen:
-        narrow = each.world.astype("float32") if case.dtype == "float64" else each.world
-        right, recipe = _asked(case.reference, each, each.world.astype("float64")), _asked(case.reference, each, narrow)
+        right, recipe = reference.answer(each, "float64"), reference.answer(each, narrow)
         if right is None or recipe is None or right.shape != each.got.shape:
             return []
         both = np.isfinite(right) & np.isfinite(recipe)
-        error = _furthest(recipe - right, both) * (_FLOAT64_BY_FLOAT32 if case.dtype == "float64" else 1.0)
+        error = _furthest(recipe - right, both) * share
         found.append(_Told(each, right, 4 * error + case.tolerance.floor * _furthest(right, both)))
     return found
 
@@ -108,18 +106,28 @@ def _elsewhere(case: Case, passes: Iterable[Pass]) -> list[_Seen]:
     return list(_answers(passed))
 
 
-def _asked(subject: Subject, seen: _Seen, world: World) -> np.ndarray | None:
-    """Return what a reference answers about a world, or None where it has no answer."""
-    try:
-        return _wide(seen.ask(Pass(subject, world, None)))
-    except (BlockRaised, Unavailable, KeyError):
-        return None
+class _Oracle:
+    """A reference, right or with a fault; it runs each world once, however many of its answers are wanted."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._passes: dict[tuple[int, str], Pass] = {}
+
+    def answer(self, seen: _Seen, dtype: str) -> np.ndarray | None:
+        """Return what it answers where the block gave ``seen``, or None where it has no answer."""
+        key = (id(seen.world), dtype)
+        if key not in self._passes:
+            self._passes[key] = Pass(self._subject, seen.world.astype(dtype), None)
+        try:
+            return _wide(seen.ask(self._passes[key]))
+        except (BlockRaised, Unavailable, KeyError):
+            return None
 
 
 def _accounts(case: Case, fault: Fault, told: Iterable[_Told]) -> bool:
     """Whether the reference with a fault gives all that the block gave."""
-    wrong = case.reference.with_fault(fault.id)
-    return all(_alike(each, _asked(wrong, each.seen, each.seen.world.astype("float64"))) for each in told)
+    wrong = _Oracle(case.reference.with_fault(fault.id))
+    return all(_alike(each, wrong.answer(each.seen, "float64")) for each in told)
 
 
 def _alike(told: _Told, found: np.ndarray | None) -> bool:
