@@ -128,7 +128,10 @@ _seed = click.option(
 )
 _device = click.option("--device", metavar="DEV", help="Where torch and jax compute, such as cuda.")
 _workers = click.option(
-    "--workers", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N", help="Processes."
+    "--workers",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Processes  [default: up to 4 for a long run of built-in backends, else 1].",
 )
 _scheduler = click.option(
     "--scheduler", metavar="ADDR", help="Where cases run: a Dask scheduler (tcp://HOST:PORT), or mpi."

@@ -11,13 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blocklaws.campaign import Limits, campaign, seconds_of
+from blocklaws.discovery import is_own
 from blocklaws.errors import BlocklawsError
 from blocklaws.files import check_writable, write_all, write_json, write_text
 from blocklaws.journal import Journal, fixed_by
+from blocklaws.processes import cores
 from blocklaws.report import CaseResult
 from blocklaws.report_files import ReportFiles, complain, conclude
 from blocklaws.running import Run, prepare, processes
@@ -26,7 +29,11 @@ from blocklaws.terminal import Terminal
 if TYPE_CHECKING:
     from blocklaws.kill_results import Matrix
 
-__all__ = ["faults_and_show", "quiet_stdout", "verify_and_show"]
+# Fewer cases than these are done before further processes have begun; and each process holds a framework.
+_MANY = 500
+_AT_MOST = 4
+
+__all__ = ["faults_and_show", "quiet_stdout", "unasked", "verify_and_show"]
 
 
 @contextlib.contextmanager
@@ -36,23 +43,36 @@ def quiet_stdout() -> Iterator[None]:
         yield
 
 
-def verify_and_show(backends: list[str], *, workers: int, scheduler: str | None, **options: Any) -> int:
+def verify_and_show(backends: list[str], *, workers: int | None, scheduler: str | None, **options: Any) -> int:
     """Run where it is asked for, show, store and write; return the exit status."""
-    if scheduler is not None and workers != 1:
+    if scheduler is not None and workers not in (None, 1):
         raise BlocklawsError("--workers and --scheduler exclude each other; the scheduler has its own workers")
     if scheduler is not None:
         from blocklaws.schedulers import scheduled
 
         with scheduled(scheduler) as executor:
             # A process of an MPI job that was a worker has nothing to tell.
-            return 0 if executor is None else _verify_and_show(backends, executor, **options)
-    with contextlib.nullcontext(None) if workers == 1 else processes(workers) as executor:
-        return _verify_and_show(backends, executor, **options)
+            return 0 if executor is None else _verify_and_show(backends, lambda _: nullcontext(executor), **options)
+    return _verify_and_show(backends, lambda run: _processes(run, workers or unasked(run, backends)), **options)
+
+
+def unasked(run: Run, backends: list[str]) -> int:
+    """Return how many processes a run has for which nobody gave a number.
+
+    Code of others may not stand beside itself (on one device, one port, one file), so it has one until more are asked
+    for.
+    """
+    alone = len(run.numbers) < _MANY or run.request["device"] is not None or not all(map(is_own, backends))
+    return 1 if alone else min(cores(), _AT_MOST)
+
+
+def _processes(run: Run, workers: int) -> AbstractContextManager[Executor | None]:
+    return nullcontext(None) if workers == 1 else processes(workers)
 
 
 def _verify_and_show(
     backends: list[str],
-    executor: Executor | None,
+    place: Callable[[Run], AbstractContextManager[Executor | None]],
     *,
     json_file: Path | None,
     html_file: Path | None,
@@ -77,7 +97,10 @@ def _verify_and_show(
     terminal = Terminal(quiet=quiet, verbose=verbose, progress=not no_progress)
     with quiet_stdout():
         run = prepare(backends, **request)
-    with contextlib.nullcontext() if resume_file is None else _journal(resume_file, run, limits) as journal:
+    with (
+        nullcontext() if resume_file is None else _journal(resume_file, run, limits) as journal,
+        place(run) as executor,
+    ):
         terminal.header(run)
         done = campaign(run, executor, limits, journal, _watched(terminal, limits, journal), terminal.seed)
         if done.why and not done.report.cases:
@@ -93,7 +116,7 @@ def _journal(file: Path, run: Run, limits: Limits) -> Journal:
 
 def _watched(
     terminal: Terminal, limits: Limits, journal: Journal | None
-) -> Callable[[Run], contextlib.AbstractContextManager[Callable[[int, list[CaseResult]], None]]]:
+) -> Callable[[Run], AbstractContextManager[Callable[[int, list[CaseResult]], None]]]:
     """Return what shows the cases of a seed as they are done, and at once that the journal cannot be written to."""
     complained = False
 

@@ -113,11 +113,13 @@ def _dtypes(invariant: Invariant, subject: Subject, choice: Choice) -> tuple[str
 def properties_of(invariants: Iterable[Invariant]) -> dict[str, Property]:
     """Return name -> property of every invariant, after checking each one's arguments against its property's schema.
 
+    The invariants of cases may be given as they come: one that many cases share is checked once.
+
     Raises:
         SpecError: a property does not exist, or its arguments do not fit; with the place in the spec.
     """
     found: dict[str, Property] = {}
-    for invariant in invariants:
+    for invariant in {id(one): one for one in invariants}.values():
         try:
             property = found.setdefault(invariant.property_name, find_property(invariant.property_name))
         except BlocklawsError as error:

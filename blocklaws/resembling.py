@@ -55,10 +55,19 @@ def resembled(case: Case, passes: Mapping[str, Pass]) -> tuple[Fault, ...]:
     if not any(map(_wrong, told or ())):
         return ()  # what is wrong is nothing that a reference could give
     expressed = set(getattr(case.reference.backend, "faults", ()))
-    faults = [fault for fault in case.spec.faults.values() if fault.id in expressed]
-    faults = [fault for fault in faults if _accounts(case, fault, told)]
+    faults = [fault for fault in _spoken_of(case) if fault.id in expressed and _accounts(case, fault, told)]
     more = _told(case, _elsewhere(case, passes.values())) if faults else []
     return tuple(fault for fault in faults if _accounts(case, fault, more))
+
+
+def _spoken_of(case: Case) -> Iterator[Fault]:
+    """Yield the faults that speak of this kind of block: of another, what they say is not what is wrong.
+
+    A kind that a user added is one that no fault could speak of, and may have any of them.
+    """
+    faults = case.spec.faults.values()
+    added = all(case.kind.name not in fault.blocks for fault in faults)
+    return (fault for fault in faults if added or case.kind.name in fault.blocks)
 
 
 def _told(case: Case, seen: Iterable[_Seen]) -> list[_Told]:

@@ -49,7 +49,7 @@ class Library:
     tests: tuple[str, ...] = ()
     named: str = ""
     constraints: bool = True
-    profile: str = "quick"
+    profile: str = "survey"
     blocks: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -120,7 +120,7 @@ def _library(name: str, entry: LocatedDict) -> Library:
         versions=fields.words("versions", what="package"), mappings=fields.words("mappings", what="file"),
         backends=fields.words("backends", what="backend"), models=fields.text("models", ""),
         tests=fields.words("tests", what="file"), named=fields.text("named", ""),
-        constraints=fields.flag("constraints", True), profile=fields.text("profile", "quick"),
+        constraints=fields.flag("constraints", True), profile=fields.text("profile", "survey"),
         blocks=fields.words("blocks", what="block"), dtypes=fields.words("dtypes", what="dtype"),
         variables=_texts(fields, "variables"),
     )  # fmt: skip

@@ -22,8 +22,9 @@ import pytest
 from faces_support import invoke, write_broken, write_known, write_right, write_spec, write_wrong
 
 import blocklaws
+from blocklaws import cli_verify
 from blocklaws.processes import ProcessEnded, Processes, Queue
-from blocklaws.running import prepare
+from blocklaws.running import prepare, processes
 from blocklaws.tasks import check, job_of
 
 
@@ -51,6 +52,42 @@ def test_several_processes_give_what_one_gives(folder: Path) -> None:
     several = cases(folder, *backends, *options, "--workers", "3")
     assert one[0] == several[0] == 1
     assert one[1] == several[1]
+
+
+@pytest.mark.parametrize(
+    ("backend", "request_", "expected"),
+    [
+        ("numpy", {}, 4),
+        ("numpy", {"blocks": ["llama"], "dtypes": ["float32"]}, 1),
+        ("torch", {"device": "cpu"}, 1),
+        ("right.py:Backend", {}, 1),
+    ],
+    ids=["long", "short", "on a device", "of others"],
+)
+def test_a_long_run_of_ours_has_several_processes_unasked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, backend: str, request_: dict[str, Any], expected: int
+) -> None:
+    """Fails when code of others, or what holds a device, is run beside itself by nobody's wish, or ours is not."""
+    write_right(folder)
+    monkeypatch.setattr(cli_verify, "cores", lambda: 64)
+    assert cli_verify.unasked(prepare([backend], isolate=False, **request_), [backend]) == expected
+
+
+@pytest.mark.parametrize(("asked", "expected"), [((), [3]), (("--workers", "2"), [2]), (("--workers", "1"), [])])
+def test_a_number_of_processes_that_is_asked_for_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...], expected: list[int]
+) -> None:
+    """Fails when the choice for a run that gives no number overrides one that is given."""
+    begun: list[int] = []
+
+    def counted(workers: int) -> Any:
+        begun.append(workers)
+        return processes(1)
+
+    monkeypatch.setattr(cli_verify, "unasked", lambda *_: 3)
+    monkeypatch.setattr(cli_verify, "processes", counted)
+    found = cases(folder, write_right(folder), "--block", "llama", "--dtype", "float64", "--no-isolate", *asked)
+    assert (begun, found[0]) == (expected, 0)
 
 
 @pytest.mark.slow

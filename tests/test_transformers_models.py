@@ -33,7 +33,7 @@ def known(root: Path) -> KnownFailures:
 )
 def test_an_architecture_holds(model: str) -> None:
     """Fails when a common architecture cannot be built small, or an invariant refutes it."""
-    report = verify(f"transformers-models:{model}", profile="quick")
+    report = verify(f"transformers-models:{model}", profile="survey")
     assert [(case.invariant, case.backend, case.reason) for case in report.failures] == []
     eager = [case for case in report.cases if case.backend == "transformers-eager"]
     assert {case.verdict for case in eager} == {"holds"}
@@ -51,7 +51,7 @@ def test_an_architecture_holds(model: str) -> None:
 )
 def test_what_is_known_to_fail_fails(root: Path, model: str, invariants: set[str]) -> None:
     """Fails when a model that is known to leak, or to contradict itself, is passed."""
-    report = verify(f"transformers-models:{model}", profile="quick", known_failures=root / KNOWN)
+    report = verify(f"transformers-models:{model}", profile="survey", known_failures=root / KNOWN)
     eager = [case for case in report.cases if case.backend == "transformers-eager"]
     assert {case.invariant for case in eager if case.known} == invariants
     assert report.exit_status == 0, str(report)
