@@ -194,7 +194,12 @@ class Built:
         return self._arrays("parameters", self._call("parameters"), copy=False)
 
     def forward_cached(self, x: np.ndarray, cache: Any) -> tuple[np.ndarray, Any]:
-        """Return (output, cache) of the next tokens."""
+        """Return (output, cache) of the next tokens; the output is a copy."""
+        output, _, cache = self.forward_cached_kept(x, cache)
+        return output, cache
+
+    def forward_cached_kept(self, x: np.ndarray, cache: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+        """Return the output of the next tokens as (a copy, the array that the block returned), and the cache."""
         returned = self._call("forward_cached", x, cache)
         if not isinstance(returned, tuple | list) or len(returned) != 2:
             raise BlockRaised(
@@ -203,7 +208,7 @@ class Built:
         output = to_array(returned[0], "forward_cached")
         if output.shape != x.shape:
             raise BlockRaised("forward_cached", f"returned shape {output.shape} for a chunk of shape {x.shape}")
-        return output.copy(), returned[1]
+        return output.copy(), output, returned[1]
 
     def forward_by(self, way: str, x: np.ndarray, position_offset: int) -> np.ndarray:
         """Return the output as one of `ways` computes it."""

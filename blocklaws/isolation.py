@@ -315,6 +315,7 @@ class RemoteBlock:
         answer, buffers = self._ask("forward_cached", packer, x=packer.layout(x), cache=number)
         try:
             output = unpack(answer["output"], buffers)
+            self._backend.keep(answer["kept_as"], output)
             return output, _RemoteCache(self._backend, self._backend.generation, int(answer["cache"]))
         except (WireError, KeyError, TypeError, ValueError) as error:
             raise self._backend.wrong_answer("forward_cached", error) from None

@@ -47,7 +47,8 @@ _OPEN = (
     "worlds",
 )
 
-# Arrays returned by forward that are looked at again after later calls: so many, and not above so many bytes together.
+# Arrays returned by forward and forward_cached that are looked at again after later calls: so many, and not above so
+# many bytes together.
 _KEPT, _KEPT_BYTES = 16, 2**26
 
 
@@ -156,12 +157,7 @@ class _Worker:
         inside = packer.inside(kept, [span(buffer) for buffer in buffers])
         if inside is not None:
             return {"inside": inside}
-        number = self._next()
-        if kept.nbytes <= _KEPT_BYTES:
-            self._kept.append((number, kept, output))
-            while len(self._kept) > _KEPT or sum(each[1].nbytes for each in self._kept) > _KEPT_BYTES:
-                self._kept.popleft()
-        return {"output": packer.values(output), "kept_as": number}
+        return {"output": packer.values(output), "kept_as": self._keep(kept, output)}
 
     def trace(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer) -> dict[str, Any]:
         """Call ``trace``."""
@@ -184,10 +180,10 @@ class _Worker:
         """Call ``forward_cached``; the cache stays here and goes by a number."""
         given = header["cache"]
         cache = None if given is None else self._caches[given]
-        output, cache = self._built(header).forward_cached(unpack(header["x"], buffers), cache)
+        output, kept, cache = self._built(header).forward_cached_kept(unpack(header["x"], buffers), cache)
         number = self._next()
         self._caches[number] = cache
-        return {"output": packer.values(output), "cache": number}
+        return {"output": packer.values(output), "kept_as": self._keep(kept, output), "cache": number}
 
     def forward_by(self, header: Mapping[str, Any], buffers: Sequence[np.ndarray], packer: Packer) -> dict[str, Any]:
         """Call ``forward_by``."""
@@ -201,6 +197,15 @@ class _Worker:
 
     def _built(self, header: Mapping[str, Any]) -> Built:
         return self._blocks[header["block"]][0]
+
+    def _keep(self, returned: np.ndarray, values: np.ndarray) -> int:
+        """Keep an array that a call returned, to see what later calls make of it; return its number."""
+        number = self._next()
+        if returned.nbytes <= _KEPT_BYTES:
+            self._kept.append((number, returned, values))
+            while len(self._kept) > _KEPT or sum(each[1].nbytes for each in self._kept) > _KEPT_BYTES:
+                self._kept.popleft()
+        return number
 
     def _next(self) -> int:
         self._number += 1

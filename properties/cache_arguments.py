@@ -1,8 +1,8 @@
 """What `forward_cached` is given and what it gives: it has the rights and the duties of `forward`.
 
 Must hold: the tokens of a chunk are left as they are, a chunk that is a view (as a slice of a longer input is) counts
-by its values, the output has the dtype of the tokens, and a sequence begins and goes on as it would have, whatever else
-the block is asked before a chunk. Answers are compared closely and not bit for bit, because
+by its values, the output has the dtype of the tokens and stays what it is, and a sequence begins and goes on as it
+would have, whatever else the block is asked before a chunk. Answers are compared closely and not bit for bit, because
 another order in memory is a fair reason for another order of summation; a block that refuses a view has not answered
 wrongly.
 Must not: use a cache twice.
@@ -34,7 +34,12 @@ class CacheArgumentsProperty(PythonProperty):
         """Decode in two chunks: copies, slices of the whole input, and Fortran-ordered copies."""
         step = case.subject.multiples.get("T", 1)
         cut = max(step, world.input.shape[1] // 2 // step * step)
-        want = self._decoded(base.built, [world.input[:, :cut].copy(), world.input[:, cut:].copy()])
+        returned: list[np.ndarray] = []
+        want = self._decoded(base.built, [world.input[:, :cut].copy(), world.input[:, cut:].copy()], returned=returned)
+        other = world.input[:, ::-1]
+        self._decoded(base.built, [other[:, :cut].copy(), other[:, cut:].copy()])
+        kept = np.concatenate(returned, axis=1)
+        require(identical(kept, want, "the outputs that forward_cached returned"), "a later call wrote into them")
         for name, chunks in {
             "slices of one input": [world.input.copy()[:, :cut], world.input.copy()[:, cut:]],
             "Fortran-ordered chunks": [
@@ -53,15 +58,26 @@ class CacheArgumentsProperty(PythonProperty):
         require_parameters_as_given(base.built, world, "forward_cached, or a call before it")
         return Examination(informative=bool(differs(world.input[:, ::-1], world.input)))
 
-    def _decoded(self, built: Built, chunks: list[np.ndarray], others: World | None = None) -> np.ndarray:
-        """Return the joined outputs of two chunks; before each, make other calls about a world if one is given."""
+    def _decoded(
+        self,
+        built: Built,
+        chunks: list[np.ndarray],
+        others: World | None = None,
+        returned: list[np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """Return the joined outputs of two chunks; before each, make other calls about a world if one is given.
+
+        The arrays that the block returned, of which these are copies, are put into ``returned``.
+        """
         outputs: list[np.ndarray] = []
         cache: Any = None
         for chunk in chunks:
             if others is not None:
                 _ask_others(built, others)
             before = chunk.copy()
-            output, cache = built.forward_cached(chunk, cache)
+            output, kept, cache = built.forward_cached_kept(chunk, cache)
+            if returned is not None:
+                returned.append(kept)
             require(identical(chunk, before, "the tokens that forward_cached was given"), "written to")
             require_dtype("the output of a chunk", output, before)
             outputs.append(output)

@@ -156,6 +156,7 @@ def test_what_a_call_changes_is_changed_here(tmp_path: Path) -> None:
         "        x[0, 0, 0] = 77\n        self.p['attention_norm.gain'][0] = 78\n"
         "        if self.out is None or self.out.shape != x.shape: self.out = x.copy()\n"
         "        self.out += 1\n        return self.out\n"
+        "    def forward_cached(self, x, cache): return self.forward(x.copy()), None\n"
         "    def parameters(self):\n"
         "        return {**self.p, 'attention.key': self.p['attention.query'].T}\n",
     )
@@ -167,6 +168,10 @@ def test_what_a_call_changes_is_changed_here(tmp_path: Path) -> None:
     assert built.given_parameters["attention_norm.gain"][0] == 78
     assert np.array_equal(kept, copied)
     built.forward(w.input.copy(), 0)
+    assert not np.array_equal(kept, copied)
+    copied, kept, _ = built.forward_cached_kept(w.input.copy(), None)
+    assert np.array_equal(kept, copied)
+    built.forward_cached(w.input.copy(), None)
     assert not np.array_equal(kept, copied)
     shown = built.parameters()
     assert np.shares_memory(shown["attention.key"], shown["attention.query"])

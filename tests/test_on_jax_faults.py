@@ -319,6 +319,14 @@ def writes_tokens(right: Any, wrong: Any, x: Array) -> None:
     assert differ(given, x[:, :3])
 
 
+def overwrites_a_chunk(right: Any, wrong: Any, x: Array) -> None:
+    """The output of a chunk changes when another one is asked about."""
+    first, _ = wrong.forward_cached(x[:, :3].copy(), None)
+    kept = first.copy()
+    wrong.forward_cached(x[:, 3:6].copy(), None)
+    assert differ(first, kept)
+
+
 def misreads_tokens(right: Any, wrong: Any, x: Array) -> None:
     """A chunk that is transposed in memory is misread; a contiguous one is not."""
     chunk = x[:, :3].copy()
@@ -399,6 +407,7 @@ BEHAVIOUR: dict[str, Callable[[Any, Any, Array], None]] = {
     "cache-on-block": keeps_the_cache,
     "config-on-class": follows_the_newest,
     "cache-input-modified": writes_tokens,
+    "cache-output-reused": overwrites_a_chunk,
     "cache-strides-ignored": misreads_tokens,
     "cache-begins-at-last-offset": begins_at_last_offset,
     "gradient-input-modified": writes_input_of_gradients,

@@ -312,6 +312,13 @@ def _earlier_result_changes(faulty: NumpyBlock, x: np.ndarray) -> bool:
     return differ(first, kept)
 
 
+def _earlier_chunk_changes(faulty: NumpyBlock, x: np.ndarray) -> bool:
+    first, _ = faulty.forward_cached(x[:, :2].copy(), None)
+    kept = first.copy()
+    faulty.forward_cached(x[:, 2:4].copy(), None)
+    return differ(first, kept)
+
+
 def _strides_matter(faulty: NumpyBlock, x: np.ndarray) -> bool:
     wide = np.repeat(x, 2, axis=-1)
     views = (np.asfortranarray(x), wide[..., ::2], np.ascontiguousarray(x[:, ::-1])[:, ::-1])
@@ -384,6 +391,7 @@ BEHAVIOUR: dict[str, Callable[[NumpyBlock, NumpyBlock, np.ndarray], bool]] = {
     ),
     "config-on-class": lambda faulty, right, x: _newest_counts(faulty, x),
     "cache-input-modified": lambda faulty, right, x: _tokens_change(faulty, x),
+    "cache-output-reused": lambda faulty, right, x: _earlier_chunk_changes(faulty, x),
     "cache-strides-ignored": lambda faulty, right, x: (
         not differ(faulty.forward_cached(x, None)[0], right.forward_cached(x, None)[0])
         and differ(faulty.forward_cached(np.asfortranarray(x), None)[0], right.forward_cached(x, None)[0])

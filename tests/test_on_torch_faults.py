@@ -180,8 +180,10 @@ def observations(block: TorchBlock, world: World) -> Iterator[tuple[str, Any]]:
     for start, stop in itertools.pairwise((0, 3, world.tokens)):
         y, cache = block.forward_cached(x[:, start:stop].copy(), cache)
         yield f"tokens {start} to {stop - 1} through another cache", y
-    _, cache = block.forward_cached(x[:, :2].copy(), None)
+    chunk, cache = block.forward_cached(x[:, :2].copy(), None)
+    first_chunk = chunk.copy()
     block.forward_cached(cotangent[:, :2].copy(), None)
+    yield "the output of a chunk after another sequence's", np.array_equal(chunk, first_chunk)
     yield "a third token after another sequence's first two", block.forward_cached(x[:, 2:3].copy(), cache)[0]
     given = x[:, :2].copy()
     block.forward_cached(given, None)

@@ -180,6 +180,7 @@ def test_a_cached_output_of_another_shape_is_an_error(tmp_path: Path) -> None:
     ("fault", "told"),
     [
         ("cache-input-modified", "written to"),
+        ("cache-output-reused", "a later call wrote into them"),
         ("cache-strides-ignored", "Fortran-ordered chunks"),
         ("cache-begins-at-last-offset", "chunks with other calls before each"),
     ],

@@ -209,6 +209,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "cache-overwrites",
         "cache-on-block",
         "cache-input-modified",
+        "cache-output-reused",
         "cache-strides-ignored",
         "cache-eps-fixed",
         "cache-in-float16",

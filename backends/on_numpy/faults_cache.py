@@ -141,6 +141,19 @@ class _CacheInputModified(NumpyBlock):
         return output, cache
 
 
+@fault("cache-output-reused")
+class _CacheOutputReused(NumpyBlock):
+    def __init__(self, config: BlockConfig, parameters: Mapping[str, AnyArray], precision: Precision) -> None:
+        super().__init__(config, parameters, precision)
+        self._outputs: dict[tuple[int, ...], Stream] = {}
+
+    def forward_cached(self, x: AnyArray, cache: KeyValueCache | None) -> tuple[Stream, KeyValueCache]:
+        y, cache = super().forward_cached(x, cache)
+        output = self._outputs.setdefault(y.shape, y)
+        output[...] = y
+        return output, cache
+
+
 @fault("cache-strides-ignored")
 class _CacheStridesIgnored(NumpyBlock):
     def forward_cached(self, x: AnyArray, cache: KeyValueCache | None) -> tuple[Stream, KeyValueCache]:

@@ -120,6 +120,17 @@ class CacheInputModified(TorchBlock):
         return y, cache
 
 
+class CacheOutputReused(TorchBlock):
+    """One array for each shape of chunk."""
+
+    def forward_cached(self, x: Array, cache: KeyValueCache | None) -> tuple[Array, KeyValueCache]:
+        y, cache = super().forward_cached(x, cache)
+        outputs: dict[tuple[int, ...], Array] = self.__dict__.setdefault("outputs", {})
+        output = outputs.setdefault(y.shape, y)
+        output[...] = y
+        return output, cache
+
+
 class CacheStridesIgnored(TorchBlock):
     """The memory of a chunk, read from its start."""
 
