@@ -56,6 +56,7 @@ class IsolatedBackend:
             self.name, self.dtypes, self.multiples = mine["name"], tuple(mine["dtypes"]), mine["multiples"]
             self.blocks, self.blocks_at = tuple(mine["blocks"]), dict(mine["blocks_at"])
             self.stages_at = {stage: tuple(places) for stage, places in dict(mine["stages_at"]).items()}
+            self.claims = {choice: tuple(words) for choice, words in dict(mine["claims"]).items()}
             self.deterministic, self.device = bool(mine["deterministic"]), str(mine["device"])
             self.cannot, self.validates = dict(mine["cannot"]), mine["validates"] is True
             self.preflight = mine["preflight"] is True

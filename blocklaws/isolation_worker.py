@@ -247,6 +247,7 @@ def _description(subject: Subject) -> dict[str, Any]:
         "blocks": list(subject.blocks),
         "blocks_at": subject.blocks_at,
         "stages_at": subject.stages_at,
+        "claims": subject.claims,
         "multiples": dict(subject.multiples),
         "deterministic": subject.deterministic,
         "device": subject.device,

@@ -118,6 +118,12 @@ def report_markdown(report: Report, status: int, why: str) -> str:
             f"{count} on {code(backend)}: {code(reason, 400)}" for (backend, reason), count in reasons.most_common()
         ]
         page.add(_folded(f"unchecked, so nothing is known of {sum(reasons.values())} cases", _listed(entries)))
+    if claims := [
+        f"{code(str(backend['name']))} supports what no block of this run has: {code(', '.join(words), 400)}"
+        for backend in report.backends
+        if (words := backend.get("never_met"))
+    ]:
+        page.add(_listed(claims))
     return str(page)
 
 

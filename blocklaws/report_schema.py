@@ -180,6 +180,11 @@ _BACKEND = _object(
 # It is there where a backend compiles, and says how often.
 _BACKEND["properties"]["compilations"] = {**_COUNT, "description": "programs that the backend compiled in this run"}
 
+_BACKEND["properties"]["never_met"] = {
+    **_NAMES,
+    "description": "what the backend says that it supports and no block of this run has, as 'feed_forward relu'",
+}
+
 _COMMON: Mapping[str, Any] = {
     "blocklaws": {**_NAME, "description": "the version that wrote the file"},
     "format": {"const": FORMAT, "description": "the version of this format"},

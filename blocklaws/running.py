@@ -26,6 +26,7 @@ import blocklaws
 from blocklaws import tampering
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
+from blocklaws.claims import never_met_of
 from blocklaws.discovery import check_databases, find_search, find_subjects, is_own, registered
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.failure_text import run_command, shown_place
@@ -227,7 +228,7 @@ class Run:
     def report(self, results: Mapping[int, Sequence[CaseResult]]) -> Report:
         """Return the report of the finished cases, by their numbers; it says how many were not run."""
         ordered = [result for number in sorted(results) for result in results[number]]
-        report = make_report(self.spec, self.subjects, self.choice, ordered, self.known)
+        report = make_report(self.spec, self.subjects, self.choice, ordered, self.known, self.cases)
         report = dataclasses.replace(report, command=run_command(self.request))
         if self.shard is not None:
             report = self._as_shard(report)
@@ -407,8 +408,9 @@ def make_report(
     choice: Choice,
     results: Sequence[CaseResult],
     known: KnownFailures,
+    planned: Sequence[Case],
 ) -> Report:
-    """Return the report of finished cases."""
+    """Return the report of finished cases, out of those that were planned."""
     sources = [shown_place(source) for source in spec.sources]
     compiled = Counter[str]()
     for result in results:
@@ -421,7 +423,8 @@ def make_report(
         backends=tuple(
             {"name": subject.name, "label": subject.label, "dtypes": list(subject.dtypes), "device": subject.device,
              "deterministic": subject.deterministic,
-             **({"compilations": compiled[subject.name]} if compiled[subject.name] else {})}
+             **({"compilations": compiled[subject.name]} if compiled[subject.name] else {}),
+             **({"never_met": list(words)} if (words := never_met_of(subject, planned)) else {})}
             for subject in subjects
         ),
         cases=tuple(results),

@@ -75,6 +75,7 @@ class Subject:
         places = getattr(backend, "blocks_at", {})
         self.blocks_at = {str(name): str(at) for name, at in places.items()} if isinstance(places, Mapping) else {}
         self.stages_at = self._stages_at()
+        self.claims = self._claims()
         self.multiples = self._multiples()
         self.deterministic = self._flag("deterministic", True)
         self.validates = self._flag("validates", False)
@@ -139,6 +140,13 @@ class Subject:
             for stage, at in places.items()
             if stage in STAGES and isinstance(at, list | tuple)
         }
+
+    def _claims(self) -> Mapping[str, tuple[Any, ...]]:
+        """Choice -> the words that the backend says it takes, to tell which no block of a run has; as `_stages_at`."""
+        claims = getattr(self.backend, "claims", {})
+        if not isinstance(claims, Mapping):
+            return {}
+        return {str(name): tuple(words) for name, words in claims.items() if isinstance(words, list | tuple)}
 
     def _multiples(self) -> Mapping[str, int]:
         multiples = getattr(self.backend, "multiples", {})

@@ -283,6 +283,10 @@ class Terminal:
             )
             for (backend, reason), count in reasons.most_common():
                 self.prose(f"  {count:>5}  {backend}: {reason}", indent=" " * 9)
+        for claiming in report.backends:
+            if words := claiming.get("never_met"):
+                told = f"{claiming['name']} supports what no block of this run has: {', '.join(words)}"
+                self.prose(f"  {told}", STYLES["unchecked"], " " * 4)
         if unproven := dict.fromkeys(case.invariant for case in report.cases if case.unproven):
             self.line()
             self.prose(

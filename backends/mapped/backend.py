@@ -40,6 +40,7 @@ class MappedBackend:
         blocks: the further kinds of block that it is verified with unasked.
         blocks_at: where the file names each of them.
         stages_at: stage -> the places of the file that it comes from.
+        claims: choice -> the words that ``supports`` has of it.
         preflight: a layer that does not fit ends the run, so that each kind of block is tried before any is judged.
         cannot: dtype, stage, capability or ``refusals`` -> the sentence that says why the layer does not have it.
     """
@@ -58,6 +59,7 @@ class MappedBackend:
         self.blocks = tuple(mapping.blocks)
         self.blocks_at = {name: str(node.place) for name, node in mapping.blocks.items()}
         self.stages_at = stages_at(mapping)
+        self.claims = {name: mapping.supports.choices[name] for name in mapping.supports.said}
         self._tried: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:

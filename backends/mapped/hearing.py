@@ -13,8 +13,8 @@ from collections.abc import Mapping as Named
 from typing import TYPE_CHECKING, Any
 
 from blocklaws.backends.mapped.reader import Node
-from blocklaws.backends.mapped.supports import ANY_NUMBER
 from blocklaws.backends.mapped.values import Choose, Value
+from blocklaws.claims import ANY_NUMBER
 from blocklaws.errors import plain_word
 
 if TYPE_CHECKING:

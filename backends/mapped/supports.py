@@ -13,14 +13,12 @@ from typing import Any
 
 from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.reader import Node
+from blocklaws.claims import ANY_NUMBER, HEADS, claimed_of, means
 from blocklaws.config import CHOICES, DEFAULTS, NUMBERS, SIZES, BlockConfig
 from blocklaws.errors import plain_word
 
-__all__ = ["ANY_NUMBER", "Condition", "Supports", "parse_supports"]
+__all__ = ["Condition", "Supports", "parse_supports"]
 
-_HEADS = ("equal", "grouped")
-#: The word for every number, as in ``window: [null, number]``.
-ANY_NUMBER = "number"
 #: The further choices that are numbers; of the others, such as norm_eps, a layer takes any.
 _NUMBERS = tuple(name for name in NUMBERS if name in DEFAULTS)
 #: What a condition may speak of.
@@ -42,19 +40,20 @@ class Supports:
     Attributes:
         choices: choice -> the words or numbers it may take (`ANY_NUMBER`: all); ``heads`` is equal or grouped.
         conditions: what must hold of sizes and numbers.
+        said: the choices that the file speaks of; of the others the default is supported.
     """
 
     choices: Mapping[str, tuple[Any, ...]]
     conditions: tuple[Condition, ...]
+    said: tuple[str, ...] = ()
 
     def objection(self, config: BlockConfig) -> str | None:
         """Return None, or a sentence why the layer is not such a block."""
-        words = {name: getattr(config, name, None) for name in self.choices}
-        words["heads"] = "equal" if config.group == 1 else "grouped"
         for name, allowed in self.choices.items():
-            if not any(_is(words[name], word) for word in allowed):
+            value = claimed_of(config, name)
+            if not any(means(word, value) for word in allowed):
                 offered = " or ".join(plain_word(word) for word in allowed)
-                return f"{name} is {plain_word(words[name])}; the mapping supports {offered}"
+                return f"{name} is {plain_word(value)}; the mapping supports {offered}"
         for condition in self.conditions:
             if not condition.that(lambda name: getattr(config, name)):
                 return f"{condition.that.text} does not hold: {condition.why}"
@@ -63,7 +62,7 @@ class Supports:
 
 def parse_supports(node: Node) -> Supports:
     """Read the ``supports:`` section."""
-    words: dict[str, tuple[Any, ...]] = {**CHOICES, "heads": _HEADS}
+    words: dict[str, tuple[Any, ...]] = {**CHOICES, "heads": HEADS}
     words |= {name: (None, ANY_NUMBER) if DEFAULTS[name] is None else (ANY_NUMBER,) for name in _NUMBERS}
     entries = node.fields("supports", (*words, "where"), [name for name in words if name not in DEFAULTS])
     choices: dict[str, tuple[Any, ...]] = {}
@@ -74,7 +73,7 @@ def parse_supports(node: Node) -> Supports:
         given = entries[name]
         items = given.items("supports") if isinstance(given.value, list) else [given]
         for item in items:
-            if not (any(_is(item.value, word) for word in allowed) or item.value == ANY_NUMBER in allowed):
+            if not (any(means(word, item.value) for word in allowed) or item.value == ANY_NUMBER in allowed):
                 known = ", ".join(map(plain_word, allowed))
                 item.refuse(f"supports: {name}: {item.kind} is not known; expected some of {known}")
         choices[name] = tuple(item.value for item in items)
@@ -84,11 +83,4 @@ def parse_supports(node: Node) -> Supports:
         that = Expression(parts["that"].text("supports: where: that"), parts["that"])
         that.check_names(_MEASURES)
         conditions.append(Condition(that, parts["why"].text("supports: where: why")))
-    return Supports(choices, tuple(conditions))
-
-
-def _is(value: Any, word: Any) -> bool:
-    """Whether a value of a config is what a word of a mapping means."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    # `==` alone would let 1 pass for true.
-    return (word == ANY_NUMBER and number) or (type(value) is type(word) and bool(value == word))
+    return Supports(choices, tuple(conditions), tuple(name for name in choices if name in entries))
