@@ -223,6 +223,7 @@ class Case:
 
     @property
     def sets_offset(self) -> bool:
-        """Whether the invariant itself asks for a position offset."""
+        """Whether the invariant itself asks for a position offset; position 0, where a cache begins, is none."""
         groups = (self.invariant.set, *self.invariant.variants.values())
-        return any(assignment.target == "position_offset" for group in groups for assignment in group)
+        offsets = [each for group in groups for each in group if each.target == "position_offset"]
+        return any(each.value != 0 for each in offsets)

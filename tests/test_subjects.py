@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from blocklaws.backends.on_numpy import NumpyBackend
 from blocklaws.config import BlockConfig
 from blocklaws.discovery import find_subjects
 from blocklaws.report import Report
@@ -100,6 +101,37 @@ def test_offsets_are_found_in_the_signature(block: type, takes_none: bool) -> No
         return built
 
     assert Subject(Meddler(make), "meddler").build(world()).at_offset_zero_only is False
+
+
+class FromZero:
+    """A block that is called from position 0 alone, and all the same has a cache, which may forget what it holds."""
+
+    def __init__(self, block: Any, *, forgets: bool) -> None:
+        self.block, self.forgets = block, forgets
+
+    def forward(self, x: Any) -> Any:
+        return self.block.forward(x)
+
+    def forward_cached(self, x: Any, cache: Any) -> Any:
+        return self.block.forward_cached(x, None if self.forgets else cache)
+
+
+@pytest.mark.parametrize(("forgets", "found"), [(False, "holds"), (True, "violated")])
+def test_a_cache_needs_no_position_offset(forgets: bool, found: str) -> None:
+    """Fails when a wrong cache is not looked at because `forward` begins at position 0, where a cache begins too."""
+
+    class Backend:
+        name = "from-zero"
+        dtypes = ("float32",)
+
+        def build(self, config: Any, parameters: Any, dtype: str) -> Any:
+            return FromZero(NumpyBackend().build(config, parameters, dtype), forgets=forgets)
+
+    invariants = ["cache-parity", "other-numbers-honoured-in-the-cache", "rotary-shift-invariance"]
+    report = verify(Backend(), blocks=["llama"], invariants=invariants, profile="quick")
+    verdicts = {case.invariant: case.verdict for case in report.cases}
+    assert verdicts == {**dict.fromkeys(invariants[:2], found), invariants[2]: "unchecked"}
+    assert "the block takes no position offset" in {case.reason for case in report.cases}
 
 
 def test_few_lengths_stand_for_all() -> None:
