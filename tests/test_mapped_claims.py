@@ -194,6 +194,76 @@ def test_a_claimed_word_that_no_entry_provides_for_is_refused(
     assert told in str(caught.value)
 
 
+def told_by(choice: str, among: str) -> tuple[str, str]:
+    """Return the change that passes what a word of a choice gives."""
+    return ("args: [$d_model]", f"with: {{a: [{{choose: ${choice}, among: {among}}}]}}")
+
+
+LAYOUTS = ("rotary: null", "rotary: [half, interleaved]")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ([LAYOUTS, told_by("rotary", "{half: 1, interleaved: 1}")], "rotary: half and interleaved"),
+        (
+            [LAYOUTS, told_by("rotary", "{half: {a: [$d_ff]}, interleaved: {a: [$d_ff]}}")],
+            "rotary: half and interleaved",
+        ),
+        (
+            [("rotary: null", "rotary: [null, half]"), told_by("rotary", "{null: $d_ff, half: $d_ff}")],
+            "rotary: null and half",
+        ),
+        (
+            [
+                ("feed_forward: swiglu", "feed_forward: [gelu, gelu_tanh, relu]"),
+                told_by("feed_forward", "{gelu: gelu, gelu_tanh: tanh, relu: gelu}"),
+            ],
+            "feed_forward: gelu and relu",
+        ),
+        (
+            [("bias: false", "bias: [false, true, qkv]"), told_by("bias", '{false: no, true: "yes", qkv: "yes"}')],
+            "bias: true and qkv",
+        ),
+    ],
+)
+def test_two_words_that_are_heard_as_the_same_are_refused(
+    write: Write, changes: list[tuple[str, str]], told: str
+) -> None:
+    """Fails if a choice counts as heard though both its words give one layer, and no kind of the run has the other."""
+    with pytest.raises(BackendError, match=r"layer\.yaml:\d+:\d+: ") as caught:
+        load_mapping(write(DEAF, *changes))
+    assert f"supports: {told} are supported, but what hears ${told.partition(':')[0]} gives" in str(caught.value)
+    assert str(caught.value).endswith("with 'rotary: half' or 'rotary: interleaved'") == ("interleaved" in told)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [LAYOUTS, told_by("rotary", "{half: 1, interleaved: 1}"), ("mask: builtin", "rotary: half\nmask: builtin")],
+        [LAYOUTS, told_by("rotary", "{half: 1, interleaved: 1}"), ("args: [$input]", "args: [$input, $cos]")],
+        [LAYOUTS, told_by("rotary", "{half: {a: $block}, interleaved: {a: $block}}")],
+        [
+            ("feed_forward: swiglu", "feed_forward: [swiglu, gelu, relu]"),
+            (
+                "args: [$d_model]",
+                "with: {gated: {choose: $feed_forward, among: {swiglu: true, gelu: false, relu: false}}, "
+                "act: {choose: $feed_forward, among: {swiglu: silu, gelu: gelu, relu: relu}}}",
+            ),
+        ],
+        [
+            ("bias: false", "bias: [false, true, qkv]"),
+            told_by("bias", '{false: no, true: "yes", qkv: "yes"}'),
+            ("parameters: {}", "parameters: {b: {from: attention.output_bias, else: 0}}"),
+        ],
+    ],
+    ids=["converted", "by-tables", "by-the-kind", "by-two-choices", "by-a-parameter"],
+)
+def test_two_words_that_something_tells_apart_are_accepted(write: Write, changes: list[tuple[str, str]]) -> None:
+    """Fails if a right mapping is refused because one of the places that hear a choice makes no difference of it."""
+    load_mapping(write(DEAF, *changes))
+
+
 def test_inside_an_entry_only_its_own_word_is_asked_for(write: Write) -> None:
     """Fails if an entry that is never reached must provide for what it is never asked."""
     inner = CHOSEN[1].replace("rms: 1", "rms: {choose: $norm, among: {rms: 1}}, batch: {choose: $bias, among: {x: 1}}")

@@ -2,12 +2,13 @@
 
 Must hold: every word of a choice that the mapping claims is provided for wherever the file chooses by it; a choice with
 several words in ``supports`` is heard by what builds the layer, by what it is called with, by its mask or by its
-parameters; otherwise one block is built for all of them, and every word but one is a false claim.
-Must not import a framework.
+parameters, and no two of them are heard as the same; otherwise one block is built for both, and one of the words is a
+false claim. Must not import a framework.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from collections.abc import Mapping as Named
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,41 @@ def check_heard(mapping: Mapping, supports: Node) -> None:
             f"supports: {choice}: {claimed} supported, but nothing passes {names} to the layer, so one block would be "
             "built for all of them; pass it, or say which of them the layer is"
         )
+    for choice, said in entries.items():
+        if choice in mapping.supports.choices:
+            _check_apart(mapping, choice, said)
+
+
+def _check_apart(mapping: Mapping, choice: str, said: Node) -> None:
+    """Refuse two words of a choice that everything which hears of it takes for the same."""
+    names = {choice, "block", *_TOLD_BY.get(choice, ())}
+    if any(names & condition.that.names() for condition in mapping.supports.conditions):
+        return
+    if choice == "bias" and any(name.endswith("_bias") for name in mapping.parameters.otherwise):
+        return
+    words = [word for word in mapping.supports.choices[choice] if word != ANY_NUMBER]
+    for one, other in itertools.combinations(words, 2):
+        if choice == "rotary" and mapping.rotary is not None and None not in (one, other):
+            continue
+        if any(_tells_apart(value, choice, names, (one, other)) for value in _values(mapping)):
+            continue
+        layouts = " with 'rotary: half' or 'rotary: interleaved'" if choice == "rotary" and one and other else ""
+        said.refuse(
+            f"supports: {choice}: {_listed((one, other))} are supported, but what hears ${choice} gives the layer the "
+            "same for both, so one block would be built for both; tell them apart, or say which of them the layer "
+            f"is{layouts}"
+        )
+
+
+def _tells_apart(value: Value, choice: str, names: set[str], words: tuple[Any, Any]) -> bool:
+    """Whether a value may be another for one word than for the other: what passes a name on may always."""
+    if isinstance(value, Choose) and value.subject.node.value == f"${choice}":
+        one, other = (value.among.get(plain_word(word)) for word in words)
+        if one is None or other is None or repr(one.node.plain) != repr(other.node.plain):
+            return True
+        return _tells_apart(one, choice, names, words)
+    parts = list(value.inner())
+    return any(_tells_apart(part, choice, names, words) for part in parts) if parts else bool(names & {*value.names()})
 
 
 def _heard(mapping: Mapping) -> set[str]:

@@ -45,6 +45,13 @@ class Node:
             return plain_word(self.value)
         return repr(self.value)
 
+    @property
+    def plain(self) -> Any:
+        """The value without its places."""
+        if isinstance(self.value, dict):
+            return {key: node.plain for key, node in self.value.items()}
+        return [node.plain for node in self.value] if isinstance(self.value, list) else self.value
+
     def refuse(self, message: str) -> NoReturn:
         """Raise `BackendError` at this value's place."""
         _refuse(self.place, message)
