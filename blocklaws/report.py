@@ -263,8 +263,11 @@ def _localised(case: Case, examination: Examination) -> dict[str, Any]:
 
 def _made_by(case: Case, details: Mapping[str, Any]) -> dict[str, Any]:
     """Return where the stage at fault comes from, or of several each of them."""
-    stages = str(details.get("stage") or "").split(" or ")
-    return {"made_by": ", ".join(dict.fromkeys(at for stage in stages for at in case.subject.stages_at.get(stage, ())))}
+    found = [case.subject.stages_at.get(stage, ()) for stage in str(details.get("stage") or "").split(" or ")]
+    # What every stage comes from stands last, as it does of one.
+    shared = set(found[0]).intersection(*found[1:]) if len(found) > 1 else set()
+    told = dict.fromkeys(sorted((at for each in found for at in each), key=lambda at: at in shared))
+    return {"made_by": ", ".join(told)}
 
 
 def _diverging(divergence: Divergence) -> dict[str, Any]:

@@ -140,6 +140,26 @@ def test_a_choice_that_something_hears_is_accepted(write: Write, changes: list[t
             "  rotary: true\n",
             "supports: rotary: true is not known; expected some of null, ",
         ),
+        (
+            LLAMA,
+            "args: [$input]",
+            "args: [$input, $positions - $offset]",
+            "'$positions - $offset' is not an expression: one $ begins it, and the names after that have none; "
+            "write $positions - offset",
+        ),
+        (
+            ENCODER,
+            "n_heads * d_head ==",
+            "$n_heads * $d_head ==",
+            "'$n_heads * $d_head == d_model' is not an expression: its names have no $; "
+            "write n_heads * d_head == d_model",
+        ),
+        (
+            LLAMA,
+            "use_cache: true, attention_mask: $mask}",
+            "use_cache: true, attention_mask: null}",
+            "cached: nothing passes $mask here, so with a cache the layer never sees this",
+        ),
         (LLAMA, "rotary: half ", "rotary: null ", "rotary: null is not known; expected one of half, interleaved"),
     ],
 )
@@ -308,6 +328,11 @@ def test_a_stage_tells_the_lines_that_it_comes_from(tmp_path: Path) -> None:
     rule = f"the rule of the stage feed_forward_branch (llama.yaml:{line('feed_forward_branch', 'stages')})"
     assert sdpa.stages_at["feed_forward_branch"][0] == rule
     assert gate in sdpa.stages_at["feed_forward_branch"]
+    # Epsilon and base are built, positions are passed: last, for every stage.
+    passed = f"inputs.angles (llama.yaml:{line('angles', 'inputs')})"
+    for told in sdpa.stages_at.values():
+        names = [each.partition(" (")[0] for each in told[-3:]]
+        assert (passed in told[-3:], names[1:]) == (True, ["build", "forward"])
     # A stage that is not shown is told with the next one that is.
     query = f"attention.query (llama.yaml:{line('self_attn.q_proj.weight', 'parameters')})"
     for backend in (sdpa, eager):

@@ -25,6 +25,7 @@ from mapped_support import (
 
 import blocklaws
 from blocklaws.backends.mapped import load_mapping
+from blocklaws.backends.mapped.blame import given
 from blocklaws.backends.on_numpy import NumpyBackend
 from blocklaws.built import raised
 from blocklaws.config import BlockConfig
@@ -289,29 +290,61 @@ def test_a_slip_is_refused_with_its_line_before_anything_is_judged(
 
 @needs_llama
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "message", "given"),
     [
         (
             "start: {call: transformers.cache_utils:DynamicCache}",
             "start: {import: transformers.cache_utils:DynamicCache}",
             "cached: calling LlamaDecoderLayer failed: TypeError: ",
+            "; given hidden_states [1, 2, 8], position_embeddings [1, 2, 6], [1, 2, 6], attention_mask [1, 1, 2, 2] (",
         ),
         (
             "with: {cache: $cache, use_cache: true, attention_mask: $mask}",
             "with: {cash: $cache, use_cache: true, attention_mask: $mask}",
             "cached: after the first tokens, calling LlamaDecoderLayer failed: RuntimeError: ",
+            "(batch 1, tokens 1, keys 3); the cache was still empty after the first call: does the layer take it by "
+            "this name?",
         ),
     ],
 )
 def test_a_wrong_cache_is_refused_at_the_line_of_the_cached_call(
-    write: Write, old: str, new: str, message: str
+    write: Write, old: str, new: str, message: str, given: str
 ) -> None:
     """Fails if a cache that is passed wrongly is met by the cases, or the place told is not the layer's library."""
     path = write(LLAMA, (old, new))
     text = refusal(path, "llama")
     assert text.startswith(f"{path}:{line_of(path, '  start: {')}:"), text
     assert message in text
-    assert re.search(r"\((modeling_llama|sdpa_attention)\.py:\d+\)$", text)
+    assert re.search(r"\((modeling_llama|sdpa_attention)\.py:\d+\); given ", text)
+    assert given in text
+
+
+def test_arrays_are_told_by_the_names_that_they_have_in_a_call() -> None:
+    """Fails if the shapes of what a mapping passed are told by no name, or what is no array with them."""
+    x, mask = np.zeros((1, 2, 8)), np.zeros((2, 2))
+
+    class Layer:
+        def __call__(self, *arguments: Any, **keywords: Any) -> None: ...
+
+        def forward(self, x: Any, tables: Any, cache: Any, mask: Any = None) -> None: ...
+
+    assert given(Layer(), [x, (mask, x), object()], {"mask": mask}) == (
+        "x [1, 2, 8], tables [2, 2], [1, 2, 8], mask [2, 2]"
+    )
+    assert given(lambda *arguments: None, [3, x], {}) == "argument 1 [1, 2, 8]"
+    assert given(print, [], {"width": 8}) == ""
+
+
+@needs_torch
+def test_a_failing_first_call_tells_the_shapes_that_it_was_given(own: Write) -> None:
+    """Fails if exchanged axes or the wrong positions are to be guessed from what the framework says."""
+    text = refusal(own((", $mask]", ", {value: $mask, do: [{reshape: [1, -1]}]}]")))
+    width = config_of("plain").d_model
+    assert f"; given x [2, 1, {width}], visible [1, 4] (batch 1, tokens 2, keys 2)" in text
+    called = "{call: torch:matmul, args: [$input, $mask]}"
+    text = refusal(own((", $mask]", f", {called}]")))
+    assert "calling matmul failed: RuntimeError" in text
+    assert f"; given argument 0 [1, 2, {width}], argument 1 [2, 2]" in text
 
 
 @needs_torch

@@ -8,13 +8,14 @@ came from. Must not import a framework.
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from blocklaws.backends.mapped.blame import in_words, mark
+from blocklaws.backends.mapped.blame import given, in_words, mark
 from blocklaws.backends.mapped.driver import Driver
 from blocklaws.backends.mapped.operations import Array
 from blocklaws.backends.mapped.parameters import Layout
@@ -26,6 +27,28 @@ from blocklaws.config import SIZES, BlockConfig
 from blocklaws.errors import BackendError
 
 __all__ = ["MappedBlock"]
+
+
+#: The attribute of an exception of a layer that says what the layer had been given.
+_GIVEN = "__blocklaws_given__"
+
+
+def _arrays_in(value: Any, of: Any, depth: int = 6) -> Iterator[Any]:
+    """Yield the arrays with elements in an object of the layer's library, as far as a few levels show them."""
+    if isinstance(value, of):
+        if math.prod(value.shape):
+            yield value
+        return
+    if depth == 0:
+        return
+    if isinstance(value, dict):
+        parts: Iterable[Any] = value.values()
+    elif isinstance(value, list | tuple | set):
+        parts = value
+    else:
+        parts = getattr(value, "__dict__", {}).values()
+    for part in list(parts):
+        yield from _arrays_in(part, of, depth - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +128,13 @@ class MappedBlock:
             output, cache = self._tried(passing, "", lambda: self._forward_cached(x, None))
             passing.output.check_shape(output.shape, x.shape)
             rows = x[:, :after]
-            output, _ = self._tried(passing, "after the first tokens, ", lambda: self._forward_cached(rows, cache))
+            output, _ = self._tried(
+                passing, "after the first tokens, ", lambda: self._forward_cached(rows, cache),
+                lambda: self._untaken(cache.native),
+            )  # fmt: skip
             passing.output.check_shape(output.shape, rows.shape)
 
-    def _tried(self, passing: Passing, when: str, call: Callable[[], Any]) -> Any:
+    def _tried(self, passing: Passing, when: str, call: Callable[[], Any], hint: Callable[[], str] = lambda: "") -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a framework thinks of a wrong part stands in the refusal
             try:
@@ -117,7 +143,17 @@ class MappedBlock:
                 raise
             except Exception as error:
                 layer = type(self._layer).__name__
-                passing.call.node.refuse(f"{passing.output.what}: {when}calling {layer} failed: {in_words(error)}")
+                shapes = getattr(error, _GIVEN, "")
+                passing.call.node.refuse(
+                    f"{passing.output.what}: {when}calling {layer} failed: {in_words(error)}{shapes}{hint()}"
+                )
+
+    def _untaken(self, cache: Any) -> str:
+        """Say that the layer left a cache as empty as it was, where it did: it may not have taken it."""
+        if cache is None:
+            return "; the first call gave back no cache"
+        empty = not any(_arrays_in(cache, self._driver.array_type))
+        return "; the cache was still empty after the first call: does the layer take it by this name?" if empty else ""
 
     def _forward(self, x: Any, position_offset: int = 0) -> Array:
         """Return the output [batch, token, d_model] for an input of that shape."""
@@ -245,4 +281,6 @@ class MappedBlock:
             raise
         except Exception as error:
             mark(error, passing.call.node.place)
+            if shapes := given(function, arguments, keywords):
+                setattr(error, _GIVEN, f"; given {shapes} (batch {batch}, tokens {tokens}, keys {before + tokens})")
             raise

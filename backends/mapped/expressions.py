@@ -52,6 +52,11 @@ class Expression:
         try:
             self._tree: ast.expr = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
+            if "$" in self.text:
+                begin = "" if str(node.value).strip() == self.text else "$"
+                rule = "one $ begins it, and the names after that have none" if begin else "its names have no $"
+                write = begin + self.text.replace("$", "")
+                node.refuse(f"{begin + self.text!r} is not an expression: {rule}; write {write}")
             node.refuse(f"{self.text!r} is not an expression; expected a name or arithmetic, as in $2 * d_ff")
         self._check(self._tree)
 

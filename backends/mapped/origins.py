@@ -1,7 +1,8 @@
 """Where in a mapping file each stage comes from: what to look at when a stage is wrong.
 
 Must hold: of a stage it tells the rule that shows it, the parameters and sections that make it, and those of the stages
-before it that the mapping does not show, since their mistakes are seen here first. Must not import a framework.
+before it that the mapping does not show, since their mistakes are seen here first; last what all stages come from: the
+inputs that are passed, `build` and `forward`. Must not import a framework.
 """
 
 from __future__ import annotations
@@ -52,11 +53,20 @@ def stages_at(mapping: Mapping) -> dict[str, tuple[str, ...]]:
     for stage in STAGES[1:]:
         rule = [(f"the rule of the stage {stage}", shown[stage])] if stage in shown else []
         together: dict[str, dict[str, None]] = {}
-        for what, node in [*rule, *_origins(mapping, stage, shown)]:
+        for what, node in [*rule, *_origins(mapping, stage, shown), *_of_all(mapping)]:
             line = f"{Path(node.place.file).name}:{node.place.line}"
             together.setdefault(line, {})[what] = None
         found[stage] = tuple(f"{', '.join(names)} ({line})" for line, names in together.items())
     return found
+
+
+def _of_all(mapping: Mapping) -> Iterator[tuple[str, Node]]:
+    """Yield what every stage comes from: epsilon, scale and base are built, positions and tables are passed."""
+    used = set(mapping.passing.call.names())
+    for name in reversed(mapping.inputs):
+        used |= set(mapping.inputs[name].names()) if name in used else set()
+    yield from ((f"inputs.{name}", value.node) for name, value in mapping.inputs.items() if name in used)
+    yield from ((section, mapping.node.value[section]) for section in ("build", "forward"))
 
 
 def _origins(mapping: Mapping, stage: str, shown: Named[str, Node]) -> Iterator[tuple[str, Node]]:

@@ -204,6 +204,11 @@ def _parse_passing(
     if "mask" in used and mask.form == "builtin":
         mask_node.refuse("mask: 'builtin' means that the layer is given no mask, but $mask is passed")
     if "mask" not in used and mask.form != "builtin":
+        if what == "cached":
+            forward.refuse(
+                f"cached: nothing passes $mask here, so with a cache the layer never sees this {mask.form!r} mask; "
+                "pass it, or say 'mask: builtin' in cached if the layer then needs none"
+            )
         mask_node.refuse(f"mask: nothing passes $mask, so the layer would never see this {mask.form!r} mask")
     return Passing(call, _part(forward, entries.get("output"), what, "output"), mask)
 

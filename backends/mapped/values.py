@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from blocklaws.backends.mapped.blame import in_words
+from blocklaws.backends.mapped.blame import given, in_words
 from blocklaws.backends.mapped.expressions import Expression
 from blocklaws.backends.mapped.operations import Operation, parse_operations, run_operations
 from blocklaws.backends.mapped.reader import Node
@@ -177,7 +177,8 @@ class Call(Value):
             raise
         except Exception as error:
             name = getattr(function, "__name__", type(function).__name__)
-            self.node.refuse(f"calling {name} failed: {in_words(error)}")
+            shapes = given(function, arguments, keywords)
+            self.node.refuse(f"calling {name} failed: {in_words(error)}{f'; given {shapes}' if shapes else ''}")
 
     def parts(self, scope: Scope) -> tuple[Any, list[Any], dict[str, Any]]:
         """Return what is called, and the arguments by position and by name."""
