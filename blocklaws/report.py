@@ -255,6 +255,8 @@ def _localised(case: Case, examination: Examination) -> dict[str, Any]:
             from blocklaws.resembling import resembled
 
             details["acts_like"] = {fault.id: fault.says for fault in resembled(case, examination.passes)}
+            if divergence is not None and details["acts_like"]:
+                details |= _diverging(divergence, explained=True)
     with contextlib.suppress(Exception):
         first = divergence.passed if divergence is not None else next(iter(examination.passes))
         details["stages"] = table_of_failure(examination.passes, first, case.tolerance)
@@ -270,12 +272,16 @@ def _made_by(case: Case, details: Mapping[str, Any]) -> dict[str, Any]:
     return {"made_by": ", ".join(told)}
 
 
-def _diverging(divergence: Divergence) -> dict[str, Any]:
+def _diverging(divergence: Divergence, *, explained: bool = False) -> dict[str, Any]:
     also = one_array(divergence.placement).get(divergence.stage)
     of = (f" (= {also})" if also else "") + (f" in the pass {divergence.passed!r}" if divergence.passed else "")
     mask = divergence.judgement.mask
     where = "" if mask is None else f": {axis_pattern(mask, axes_of_stage(divergence.stage, mask.ndim))}"
-    only = "; the output is right, so look at what shows the stage too" if divergence.output_right else ""
+    only = ""
+    if divergence.output_right and not explained:
+        # Scores see the difference of two positions alone.
+        turns = divergence.stage in ("query", "key")
+        only = f"; the output is right, so look at what shows the stage too{', or turns both alike' if turns else ''}"
     return {"stage": divergence.stage, "divergence": f"{divergence.stage}{of}{where}{only}", "how": "traced"}
 
 

@@ -105,3 +105,46 @@ def test_many_faults_that_are_alike_are_named_without_their_sentences() -> None:
     result = violated(NUMPY.with_fault("gate-and-up-swapped"), "llama", "output-parity")
     many = dataclasses.replace(result, acts_like={f"fault-{number}": "It is wrong." for number in range(5)})
     assert "acts as  fault-0, fault-1, fault-2 and 2 other known faults, which are alike here" in failure_text(many)
+
+
+class Shown(Odd):
+    """The right block, of which a stage is shown three times as large, or queries and keys at other positions."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+
+    def build(self, config: Any, parameters: Any, dtype: str) -> Any:
+        right, stage = NUMPY.build(config, parameters, dtype), self._stage
+
+        class Block:
+            def forward(self, x: np.ndarray, position_offset: int = 0) -> Any:
+                return right.forward(x, position_offset)
+
+            def trace(self, x: np.ndarray, position_offset: int = 0) -> Any:
+                shown = right.trace(x, position_offset)
+                if stage == "query":
+                    return shown | {name: right.trace(x, position_offset + 3)[name] for name in ("query", "key")}
+                return shown | {stage: 3 * shown[stage]}
+
+        return Block()
+
+
+@pytest.mark.parametrize(
+    ("stage", "hint"),
+    [
+        ("value", "the output is right, so look at what shows the stage too"),
+        ("query", "the output is right, so look at what shows the stage too, or turns both alike"),
+    ],
+)
+def test_a_wrong_stage_of_a_right_output_may_be_shown_wrongly(stage: str, hint: str) -> None:
+    """Fails when a reader looks for the mistake in a block that computes what it should."""
+    result = violated(Shown(stage), "llama", "stage-parity")
+    assert (result.stage, result.acts_like) == (stage, {})
+    assert result.divergence.endswith(hint)
+
+
+def test_what_acts_as_a_known_mistake_is_not_said_to_be_right() -> None:
+    """Fails when a failure names the mistake and sends the reader elsewhere in the same breath."""
+    result = violated(NUMPY.with_fault("positions-from-one"), "llama", "stage-parity")
+    assert (result.stage, list(result.acts_like)) == ("query", ["positions-from-one"])
+    assert "the output is right" not in failure_text(result)

@@ -63,7 +63,7 @@ def stages_at(mapping: Mapping) -> dict[str, tuple[str, ...]]:
 def _of_all(mapping: Mapping) -> Iterator[tuple[str, Node]]:
     """Yield what every stage comes from: epsilon, scale and base are built, positions and tables are passed."""
     used = set(mapping.passing.call.names())
-    for name in reversed(mapping.inputs):
+    for name in reversed(list(mapping.inputs)):
         used |= set(mapping.inputs[name].names()) if name in used else set()
     yield from ((f"inputs.{name}", value.node) for name, value in mapping.inputs.items() if name in used)
     yield from ((section, mapping.node.value[section]) for section in ("build", "forward"))
