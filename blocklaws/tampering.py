@@ -10,8 +10,6 @@ prevents (`blocklaws.isolation`).
 from __future__ import annotations
 
 import importlib
-import itertools
-import operator
 import pkgutil
 import sys
 import types
@@ -29,7 +27,6 @@ _NUMPY = (
     "sum", "where", "zeros_like",
 )  # fmt: skip
 _BEHIND_A_FUNCTION = ("__code__", "__defaults__")
-_BEHIND = operator.attrgetter(*_BEHIND_A_FUNCTION)
 
 
 _watch: Watch | None = None
@@ -66,88 +63,35 @@ class Watch:
         for package in packages:
             _import_all(package)
         self._values = {name: (value, repr(value)) for name, value in (values or {}).items()}
-        # The objects are held, so that the identity of one that is gone cannot be that of one that came.
-        self._namespaces, self._functions = _grouped(_parts())
+        # The objects are held, so that the identity of one that is gone cannot be that of one that came. What has a
+        # namespace is looked up there, as it stands, and quickly: a few thousand parts are looked at after every case.
+        self._named: list[tuple[Mapping[str, Any], str, Any, str, Any]] = []
+        self._behind: list[tuple[Any, str, Any, str]] = []
+        for name, owner, attribute, was in _parts():
+            if isinstance(owner, dict):
+                self._named.append((owner, attribute, was, name, owner))
+            elif isinstance(owner, type | types.ModuleType):
+                self._named.append((vars(owner), attribute, was, name, owner))
+            else:
+                self._behind.append((owner, attribute, was, name))
 
     def restored(self) -> list[str]:
-        """Return the names of what was replaced since, all of it put back.
-
-        Ten thousand parts are looked at after every case, so as long as they are what they were none of them costs a
-        statement of Python: identities are compared without a loop.
-        """
-        replaced = [name for each in self._namespaces if not each.is_as_it_was() for name in each.restored()]
-        replaced += self._functions.restored() if not self._functions.are_as_they_were() else []
+        """Return the names of what was replaced since, all of it put back."""
+        replaced = []
+        for namespace, key, was, name, owner in self._named:
+            if namespace.get(key) is not was:
+                if isinstance(owner, dict):
+                    owner[key] = was
+                else:
+                    setattr(owner, key, was)
+                replaced.append(name)
+        for function, attribute, was, name in self._behind:
+            if getattr(function, attribute) is not was:
+                setattr(function, attribute, was)
+                replaced.append(name)
         changed = [name for name, (value, text) in self._values.items() if repr(value) != text]
         # A value that was changed in place cannot be put back: it is named again in each case that follows.
         return replaced + changed
-
-
-class _Namespace:
-    """The watched parts of one module, class or table."""
-
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
-        self._held: Mapping[str, Any] = owner if isinstance(owner, dict) else vars(owner)
-        self._names: list[str] = []
-        self._keys: list[str] = []
-        self._was: list[Any] = []
-
-    def add(self, name: str, key: str, was: Any) -> None:
-        self._names.append(name)
-        self._keys.append(key)
-        self._was.append(was)
-
-    def is_as_it_was(self) -> bool:
-        return all(map(operator.is_, map(self._held.get, self._keys), self._was))
-
-    def restored(self) -> list[str]:
-        replaced = []
-        for name, key, was in zip(self._names, self._keys, self._was, strict=True):
-            if self._held.get(key) is not was:
-                if isinstance(self._owner, dict):
-                    self._owner[key] = was
-                else:
-                    setattr(self._owner, key, was)
-                replaced.append(name)
-        return replaced
-
-
-class _Functions:
-    """What the watched functions run: a function can be made another one and stay the same object."""
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-        self._functions: list[types.FunctionType] = []
-        self._was: list[tuple[Any, ...]] = []
-
-    def add(self, name: str, function: types.FunctionType, was: tuple[Any, ...]) -> None:
-        self._names.append(name)
-        self._functions.append(function)
-        self._was.append(was)
-
-    def are_as_they_were(self) -> bool:
-        now = itertools.chain.from_iterable(map(_BEHIND, self._functions))
-        return all(map(operator.is_, now, itertools.chain.from_iterable(self._was)))
-
-    def restored(self) -> list[str]:
-        replaced = []
-        for name, function, was in zip(self._names, self._functions, self._was, strict=True):
-            if any(map(operator.is_not, _BEHIND(function), was)):
-                for attribute, value in zip(_BEHIND_A_FUNCTION, was, strict=True):
-                    setattr(function, attribute, value)
-                replaced.append(name)
-        return replaced
-
-
-def _grouped(parts: Iterable[tuple[str, Any, str, Any]]) -> tuple[list[_Namespace], _Functions]:
-    namespaces: dict[int, _Namespace] = {}
-    functions = _Functions()
-    for name, owner, attribute, was in parts:
-        if isinstance(owner, types.FunctionType):
-            functions.add(name, owner, was)
-        else:
-            namespaces.setdefault(id(owner), _Namespace(owner)).add(name, attribute, was)
-    return list(namespaces.values()), functions
 
 
 def _import_all(package: str) -> None:
@@ -158,7 +102,7 @@ def _import_all(package: str) -> None:
 
 
 def _parts() -> Iterator[tuple[str, Any, str, Any]]:
-    """Yield (name, owner, attribute, value) of everything that is watched; of a function, what is behind it."""
+    """Yield (name, owner, attribute, value) of everything that is watched."""
     for name, module in sorted(sys.modules.items()):
         if (name == "blocklaws" or name.startswith("blocklaws.")) and isinstance(module, types.ModuleType):
             yield from _of_module(name, module)
@@ -180,7 +124,8 @@ def _of_module(name: str, module: types.ModuleType) -> Iterator[tuple[str, Any, 
 
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Any, str, Any]]:
     if isinstance(value, types.FunctionType):
-        yield name, value, "", _BEHIND(value)
+        for attribute in _BEHIND_A_FUNCTION:
+            yield name, value, attribute, getattr(value, attribute)
         return
     for attribute, each in list(vars(value).items()):
         inner = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
