@@ -36,6 +36,7 @@ __all__ = ["main"]
 # What an adapter may meet of the package: the contract, and what this process itself runs on.
 _OPEN = (
     "canonical",
+    "claims",
     "config",
     "discovery",
     "errors",

@@ -273,7 +273,7 @@ def test_until_something_fails(folder: Path) -> None:
     seeds = report.pop("campaign")
     assert status == 1
     assert report["seed"] == seeds["held"] > 0
-    assert seeds["examples"] == 8 * seeds["held"]
+    assert seeds["examples"] == 4 * seeds["held"]
     for seed in range(seeds["held"] + 1):
         status, alone = verified(*rare, "--seed", str(seed))
         assert status == (seed == seeds["held"])
@@ -308,7 +308,7 @@ def test_a_campaign_that_is_killed_goes_on(folder: Path) -> None:
     Path("fail").touch()
     status, report = verified(*arguments)
     assert status == 1
-    assert report["campaign"] == {"first": 0, "held": held, "examples": 8 * 2 * held}
+    assert report["campaign"] == {"first": 0, "held": held, "examples": 4 * 2 * held}
     assert report["seed"] == held
 
 
@@ -336,7 +336,7 @@ def test_an_end_of_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticking(1)
     status, report = verified(right, *LLAMA, "--max-time", "8.5", "--until-failure")
     assert (status, report["not_run"], report["seed"]) == (0, 0, 0)
-    assert report["campaign"] == {"first": 0, "held": 1, "examples": 32}
+    assert report["campaign"] == {"first": 0, "held": 1, "examples": 16}
     # And a run that goes on has its time anew.
     monkeypatch.undo()
     monkeypatch.chdir(folder)
