@@ -35,6 +35,10 @@ from blocklaws.worlds import Example
 __all__ = ["search"]
 
 
+# How rarely a share that is as asked for may be taken for a lower one: a run has a thousand cases.
+_BY_CHANCE = 1e-3
+
+
 class _Refuted(Exception):
     """Raised inside Hypothesis for an example that fails, so that it is shrunk."""
 
@@ -248,7 +252,7 @@ class _Record:
         if checked == 0:
             reason = max(self._void, key=lambda text: self._void[text]) if self._void else "no example could be drawn"
             return Outcome("unchecked", reason, **counts)
-        if self._informative < _fewest(self._case.invariant.min_informative, checked):
+        if _too_few(self._informative, checked, self._case.invariant.min_informative):
             return Outcome(
                 "error",
                 f"only {self._informative} of {checked} examples could have failed, "
@@ -258,6 +262,13 @@ class _Record:
         return Outcome("holds", **counts)
 
 
-def _fewest(share: float, checked: int) -> float:
-    """Return the fewest informative examples that are no evidence of a lower share: two deviations below it."""
-    return share * checked - 2 * math.sqrt(checked * share * (1 - share))
+def _too_few(informative: int, checked: int, share: float) -> bool:
+    """Whether so few informative examples are evidence of a lower share than is asked for.
+
+    Of four examples two may be uninformative by chance; none that could have failed is always too few, where the share
+    leaves no room for it.
+    """
+    if informative >= share * checked - 2 * math.sqrt(checked * share * (1 - share)):
+        return False
+    chances = (math.comb(checked, n) * share**n * (1 - share) ** (checked - n) for n in range(informative + 1))
+    return informative == 0 or sum(chances) < _BY_CHANCE

@@ -13,6 +13,7 @@ from blocklaws.checking import Case, Outcome
 from blocklaws.discovery import find_subjects
 from blocklaws.planning import Choice, plan, properties_of
 from blocklaws.properties import searching
+from blocklaws.properties.searching import _too_few
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
 from blocklaws.subjects import Subject
@@ -111,3 +112,18 @@ def test_the_callers_generators_stay_as_they_are(shrink: bool) -> None:
     searched(case_of("repeatable", shrink=shrink))
     assert random.getstate() == state
     assert all(np.array_equal(one, other) for one, other in zip(np.random.get_state(), of_numpy, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("informative", "checked", "share", "expected"),
+    [
+        (4, 4, 0.9, False), (2, 4, 0.9, False), (1, 4, 0.9, False), (0, 4, 0.9, True), (0, 1, 0.9, True),
+        (18, 24, 0.9, False), (14, 24, 0.9, True), (2, 21, 0.3, False), (0, 21, 0.3, True), (3, 24, 0.5, True),
+        (23, 24, 1.0, True), (0, 8, 0.0, False), (240, 300, 0.9, True), (255, 300, 0.9, False),
+    ],
+)  # fmt: skip
+def test_few_informative_examples_are_an_error_where_chance_cannot_explain_them(
+    informative: int, checked: int, share: float, expected: bool
+) -> None:
+    """Fails if a right block is in error for two examples of four, or a check that can hardly fail passes."""
+    assert _too_few(informative, checked, share) is expected
