@@ -141,7 +141,9 @@ class _Sheet:
         try:
             # The block first: what it cannot be asked for cannot be missing.
             _ = self.base.built
-            lacking = self.subject.abilities(self.base.world).missing(self.chapter.needs(form))
+            world = self.base.world
+            abilities = self.subject.abilities(world.config.block, world.dtype, lambda: world)
+            lacking = abilities.missing(self.chapter.needs(form))
         except BlockRaised as error:
             raise BackendError(f"{what}: {error}") from None
         except Unavailable as error:

@@ -159,8 +159,11 @@ class Case:
 
     @property
     def search_seed(self) -> int:
-        """A seed that is the same for every backend, so that all of them see the same worlds."""
-        text = f"{self.seed}|{self.name}|{self.kind.name}|{self.dtype}"
+        """A seed that is the same for every backend and for every invariant that is drawn from the same.
+
+        All of them see the same worlds: what is computed of a world once serves those that only look at it.
+        """
+        text = f"{self.seed}|{self.invariant.drawn_from}|{self.kind.name}|{self.dtype}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
     @functools.cached_property
@@ -185,7 +188,9 @@ class Case:
         Raises:
             BlockRaised: the backend cannot build the smallest world.
         """
-        return self.subject.abilities(self.world(Recipe(self._smallest, "normal", 0)))
+        return self.subject.abilities(
+            self.kind.name, self.dtype, lambda: self.world(Recipe(self._smallest, "normal", 0))
+        )
 
     @functools.cached_property
     def _smallest(self) -> Sizes:

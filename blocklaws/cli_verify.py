@@ -53,7 +53,7 @@ def verify_and_show(backends: list[str], *, workers: int | None, scheduler: str 
         with scheduled(scheduler) as executor:
             # A process of an MPI job that was a worker has nothing to tell.
             return 0 if executor is None else _verify_and_show(backends, lambda _: nullcontext(executor), **options)
-    return _verify_and_show(backends, lambda run: _processes(run, workers or unasked(run, backends)), **options)
+    return _verify_and_show(backends, lambda run: processes(workers or unasked(run, backends)), **options)
 
 
 def unasked(run: Run, backends: list[str]) -> int:
@@ -64,10 +64,6 @@ def unasked(run: Run, backends: list[str]) -> int:
     """
     alone = len(run.numbers) < _MANY or run.request["device"] is not None or not all(map(is_own, backends))
     return 1 if alone else min(cores(), _AT_MOST)
-
-
-def _processes(run: Run, workers: int) -> AbstractContextManager[Executor | None]:
-    return nullcontext(None) if workers == 1 else processes(workers)
 
 
 def _verify_and_show(

@@ -177,9 +177,9 @@ class _Planted(Subject):
         super().__init__(right.backend.with_fault(fault), right.label)
         self._right = right
 
-    def abilities(self, world: World) -> Abilities:
+    def abilities(self, block: str, dtype: str, world: Callable[[], World]) -> Abilities:
         """Return what blocks like this world's can do."""
-        return self._right.abilities(world)
+        return self._right.abilities(block, dtype, world)
 
 
 def _invariants(plan_: Plan, spec: Specification, fault: Fault, every: bool) -> Iterator[Invariant]:

@@ -60,6 +60,10 @@ class Pass:
             self._built = self._shared.built if self._shared is not None else self.subject.build(self.world)
         return self._built
 
+    def let_go(self) -> None:
+        """Let go of the block: what was computed stays, and a further call builds it anew."""
+        self._built = None
+
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:
         if name not in self._values:
             try:

@@ -275,13 +275,27 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """
     context = multiprocessing.get_context("spawn")
     with _one_thread_each():
-        executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_be_a_worker)
+        executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_be_of_a_pool)
         try:
             yield executor
         except BrokenProcessPool:
             raise BlocklawsError("a worker process died (a crash, or no memory was left); try fewer workers") from None
         finally:
             executor.shutdown(cancel_futures=True)
+
+
+def _be_of_a_pool() -> None:
+    # All of them are given the same things, so none can have a lifeline of its own; what they do is ours, and lets a
+    # thread run.
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    _be_a_worker()
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _be_a_worker() -> None:

@@ -241,26 +241,30 @@ def _localised(case: Case, examination: Examination) -> dict[str, Any]:
     if not examination.passes:
         return {}
     divergence = first_divergence(examination.passes, case.tolerance)
-    details = _diverging(divergence) if divergence is not None else {}
     # An expected failure is not looked into, as it is not shrunk.
+    alike = _acts_like(case, examination) if case.shrink else {}
+    details = _diverging(divergence, explained=bool(alike.get("acts_like"))) if divergence is not None else {}
     if not case.shrink:
         return details | _made_by(case, details)
     # A verdict is not lost to what only explains it.
     with contextlib.suppress(Exception):
         if divergence is None and examination.judgement is not None and "trace" not in case.abilities.shown:
             details |= _narrowed(case, examination)
-    details |= _made_by(case, details)
-    with contextlib.suppress(Exception):
-        if examination.judgement is not None:
-            from blocklaws.resembling import resembled
-
-            details["acts_like"] = {fault.id: fault.says for fault in resembled(case, examination.passes)}
-            if divergence is not None and details["acts_like"]:
-                details |= _diverging(divergence, explained=True)
+    details |= _made_by(case, details) | alike
     with contextlib.suppress(Exception):
         first = divergence.passed if divergence is not None else next(iter(examination.passes))
         details["stages"] = table_of_failure(examination.passes, first, case.tolerance)
     return details
+
+
+def _acts_like(case: Case, examination: Examination) -> dict[str, Any]:
+    """Return the known mistakes that do what a failing block does."""
+    with contextlib.suppress(Exception):
+        if examination.judgement is not None:
+            from blocklaws.resembling import resembled
+
+            return {"acts_like": {fault.id: fault.says for fault in resembled(case, examination.passes)}}
+    return {}
 
 
 def _made_by(case: Case, details: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,7 +276,7 @@ def _made_by(case: Case, details: Mapping[str, Any]) -> dict[str, Any]:
     return {"made_by": ", ".join(told)}
 
 
-def _diverging(divergence: Divergence, *, explained: bool = False) -> dict[str, Any]:
+def _diverging(divergence: Divergence, *, explained: bool) -> dict[str, Any]:
     also = one_array(divergence.placement).get(divergence.stage)
     of = (f" (= {also})" if also else "") + (f" in the pass {divergence.passed!r}" if divergence.passed else "")
     mask = divergence.judgement.mask

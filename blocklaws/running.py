@@ -285,8 +285,8 @@ def prepare(
         raise BlocklawsError("timings split a run into shards, and no shard was asked for; leave them out")
     loaded = spec if isinstance(spec, Specification) else load_spec(spec, spec_files)
     known = KnownFailures.load(known_failures) if known_failures else KnownFailures()
-    if isolate:
-        tampering.end()
+    if isolate or all(isinstance(backend, str) and is_own(backend) for backend in backends):
+        tampering.end()  # nobody's code but ours runs in this process
     else:
         _watch_the_harness(loaded)
     subjects = resolve(backends, device, isolate, _limits(time_limit, memory_limit))
@@ -383,7 +383,7 @@ def verify(
         memory_limit=memory_limit, shard=shard, timings=timings, database=database,
     )  # fmt: skip
     results = {}
-    with contextlib.nullcontext(executor) if workers == 1 else processes(workers) as place:
+    with processes(workers) if executor is None else contextlib.nullcontext(executor) as place:
         for number, found in run.results(place):
             results[number] = found
             if progress is not None:
@@ -393,13 +393,14 @@ def verify(
 
 
 @contextlib.contextmanager
-def processes(workers: int) -> Iterator[Executor]:
-    """Give an executor of processes of this machine, and end them."""
-    executor = Processes(workers)
+def processes(workers: int) -> Iterator[Executor | None]:
+    """Give an executor of processes of this machine, and end them; None for one, which is this process itself."""
+    executor = Processes(workers) if workers != 1 else None
     try:
         yield executor
     finally:
-        executor.kill()
+        if executor is not None:
+            executor.kill()
 
 
 def make_report(

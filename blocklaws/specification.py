@@ -227,6 +227,22 @@ class Invariant:
     means: str = ""
     source: str = ""
 
+    @functools.cached_property
+    def drawn_from(self) -> str:
+        """What its examples are drawn from: invariants that say the same of their worlds look at the same ones."""
+        where = self.where.text if self.where is not None else ""
+        picks = [(pick.name, pick.text) for pick in self.picks]
+        return f"{where}|{picks}|{self.changes_length and bool(picks)}|{self.worlds}"
+
+    @functools.cached_property
+    def changes_length(self) -> bool:
+        """Whether some pass has another number of tokens than the world that was drawn."""
+        return any(
+            assignment.target == "input" and assignment.axis is None and assignment.by is None
+            for group in (self.set, *self.variants.values())
+            for assignment in group
+        )
+
     @property
     def unproven(self) -> bool:
         """Whether the invariant names no fault that it refutes."""

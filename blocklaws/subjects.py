@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from blocklaws.abilities import Abilities
@@ -244,16 +244,16 @@ class Subject:
                 return f"{name}={sizes[name]} is no multiple of {multiple}, which the backend asks for"
         return None
 
-    def abilities(self, world: World) -> Abilities:
-        """Return what blocks like this world's can do; asked of the block once for each kind and dtype.
+    def abilities(self, block: str, dtype: str, world: Callable[[], World]) -> Abilities:
+        """Return what blocks of a kind can do; asked of one of a world, once for each kind and dtype.
 
         Raises:
             BlockRaised: the block cannot be built.
         """
-        key = (world.config.block, world.dtype)
+        key = (block, dtype)
         if key not in self._abilities:
             try:
-                self._abilities[key] = self._probe(world)
+                self._abilities[key] = self._probe(world())
             except BlockRaised as error:
                 self._abilities[key] = error
         found = self._abilities[key]

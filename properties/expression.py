@@ -22,6 +22,7 @@ from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import EvaluationError, Judgement, evaluate, finite, judge
 from blocklaws.invariant_reading import PATTERNS
 from blocklaws.passes import Pass, Scope, Unavailable
+from blocklaws.properties.looking import group_of
 from blocklaws.worlds import Example, World
 
 __all__ = ["ExpressionProperty"]
@@ -42,8 +43,9 @@ class ExpressionProperty:
         invariant, picks = case.invariant, example.picks
         passes: dict[str, Pass] = {}
         try:
-            world = assign(case.world(example.recipe), invariant.set, picks, case.subject, case.tolerance)
-            base = Pass(case.subject, world, case.reference)
+            group = group_of(case)
+            world = assign(group.world(case, example.recipe), invariant.set, picks, case.subject, case.tolerance)
+            base = group.shared(case, example) or Pass(case.subject, world, case.reference)
             passes[""] = base
             for number, (name, assignments) in enumerate(invariant.variants.items(), start=1):
                 varied = assign(world, assignments, picks, case.subject, case.tolerance, salt=number)
@@ -54,7 +56,7 @@ class ExpressionProperty:
             expressions = [clause.expression for clause in case.clauses]
             expressions += [each for each in (invariant.informative, invariant.assume) if each is not None]
             scope.call_first(path for each in expressions for path in each.columns)
-            if not admissible(case, world):
+            if not admissible(case, base):
                 return Examination(void=f"the reference recipe in {case.dtype} is not finite on this world")
             return self._judge(case, passes, scope)
         except BlockRaised as error:
@@ -95,16 +97,17 @@ class ExpressionProperty:
         return Examination(informative=informative, max_error=max_error, nearest=near, passes=passes)
 
 
-def admissible(case: Case, world: World) -> bool:
+def admissible(case: Case, base: Pass) -> bool:
     """Whether the reference recipe in the world's dtype stays finite, so that a zeroed branch is zero and not inf * 0.
 
     Gentle worlds are finite by construction; only hostile patterns and low precision are run.
     """
+    world = base.world
     if world.recipe.pattern in PATTERNS["gentle"] and world.dtype != "float16":
         return True
     with np.errstate(all="ignore"):
         try:
-            stages = Pass(case.reference, world, case.reference).stages()
+            stages = base.recipe().stages()
         except BlockRaised:
             return True  # the invariant is about a world that the reference refuses
     return all(bool(np.isfinite(stage.astype(np.float64)).all()) for stage in stages.values())

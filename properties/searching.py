@@ -26,9 +26,10 @@ from blocklaws.checking import Case, Examination, Failure, Outcome, Property, ne
 from blocklaws.failure_text import NOT_DETERMINISTIC
 from blocklaws.models.case import ModelCase
 from blocklaws.properties.databases import SharedExamples, open_databases
+from blocklaws.properties.looking import group_of
 from blocklaws.properties.model_runs import model_examples
 from blocklaws.properties.worlds import admissible_sizes, examples
-from blocklaws.specification import Sizes
+from blocklaws.specification import BlockKind, Sizes
 from blocklaws.surroundings import Surroundings
 from blocklaws.worlds import Example
 
@@ -83,21 +84,34 @@ def _searched(
     try:
         if (known := replayed()) is not None:
             return known.outcome()
-        if case.shrink:
-            _draw(case, strategy, record.look, shrink=True)
-        else:
-            _look_at(drawn(), record)
-    except (_Refuted, _ProcessEnded):
+        _look_at(drawn(), record)
+    except _Refuted:
+        record = _shrunk(case, strategy, record) if case.shrink else record
+    except _ProcessEnded:
         pass
-    except Flaky:
-        # An example that failed holds when it is looked at again: the block is to blame, and the failure stays.
-        record.flaky = True
     finally:
         random.setstate(state)
         np.random.set_state(of_numpy)
     if record.failing is not None:
         keep(record.failing)
     return record.outcome()
+
+
+def _shrunk(case: Case, strategy: SearchStrategy[Example], failed: _Record) -> _Record:
+    """Let Hypothesis draw the same examples, and shrink the one that fails; return the record of that."""
+    record = _Record(case, failed.property)
+    try:
+        _draw(case, strategy, record.look, shrink=True)
+    except (_Refuted, _ProcessEnded):
+        pass
+    except Flaky:
+        # An example that failed holds when it is looked at again: the block is to blame, and the failure stays.
+        record.flaky = True
+    if record.failing is not None:
+        return record
+    # It failed twice and holds now.
+    failed.flaky = True
+    return failed
 
 
 def _replayed(
@@ -140,22 +154,21 @@ def _draw(case: Case, strategy: SearchStrategy[Example], look: Callable[[Example
         examined()
 
 
-# What is not shrunk is looked at in the order in which it is drawn, whatever it shows: a kill matrix draws the examples
-# of a case for the first of its faults, and looks at the same ones on the others. The objects of the key are held, so
-# that their identities stay theirs.
-_DRAWN: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Example, ...]]] = {}
+# Until one fails, examples are looked at in the order in which they are drawn, whatever they show: they are drawn once
+# for all backends and faults, and for all invariants that are drawn from the same. The kind is held beside them, so
+# that its identity stays its own.
+_DRAWN: dict[tuple[Any, ...], tuple[BlockKind, tuple[Example, ...]]] = {}
 _MOST_DRAWN = 1000
 
 
 def _drawn(case: Case, sizes: tuple[Sizes, ...], offsets: bool) -> tuple[Example, ...]:
-    """Return the examples of a case, drawn once for all backends that take the same sizes."""
-    held = (case.invariant, case.kind)
+    """Return the examples of a case, drawn once for all that take the same sizes."""
     multiples = tuple(sorted(case.subject.multiples.items()))
-    key = (*map(id, held), case.search_seed, case.budget, sizes, multiples, offsets)
+    key = (id(case.kind), case.search_seed, case.budget, sizes, multiples, offsets)
     if key not in _DRAWN:
         if len(_DRAWN) >= _MOST_DRAWN:
             del _DRAWN[next(iter(_DRAWN))]
-        _DRAWN[key] = (held, _collected(case, examples(case, sizes, offsets)))
+        _DRAWN[key] = (case.kind, _collected(case, examples(case, sizes, offsets)))
     return _DRAWN[key][1]
 
 
@@ -187,7 +200,7 @@ class _Record:
 
     def __init__(self, case: Case, property: Property) -> None:
         self._case = case
-        self._property = property
+        self.property = property
         self._examples = 0
         self._informative = 0
         self._void: dict[str, int] = {}
@@ -205,11 +218,12 @@ class _Record:
     def look(self, example: Example) -> None:
         """Examine one example; raise when it fails."""
         ends, surroundings = self._ends(), Surroundings()
-        examination = self._property.examine(self._case, example)
+        examination = self.property.examine(self._case, example)
         if (left := surroundings.restored()) and not examination.failed:
             examination = dataclasses.replace(examination, raised=left)
         if self._failure is None:
             self._count(examination)
+        group_of(self._case).keep(self._case, example, examination)
         if examination.failed:
             self._failure = (example, examination)
             raise _ProcessEnded if self._ends() != ends else _Refuted

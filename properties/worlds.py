@@ -69,20 +69,10 @@ def _range(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> li
     low, high = int(evaluate(pick.low, scope, case.tolerance)), int(evaluate(pick.high, scope, case.tolerance))
     if high - low > 1_000_000:
         raise BlocklawsError(f"{pick.place}: the range {low} .. {high} is longer than a million")
-    if not _changes_length(case):
+    if not case.invariant.changes_length:  # a picked length must suit the backend too
         return list(range(low, high + 1))
     step = case.subject.multiples.get("T", 1)
     return few_lengths([value for value in range(low, high + 1) if value % step == 0])
-
-
-def _changes_length(case: Case) -> bool:
-    """Whether some pass has another number of tokens: then a picked length must suit the backend too."""
-    groups = (case.invariant.set, *case.invariant.variants.values())
-    return any(
-        assignment.target == "input" and assignment.axis is None and assignment.by is None
-        for group in groups
-        for assignment in group
-    )
 
 
 def partitions(count: int, step: int) -> list[list[int]]:

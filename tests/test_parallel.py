@@ -73,7 +73,7 @@ def test_a_long_run_of_ours_has_several_processes_unasked(
     assert cli_verify.unasked(prepare([backend], isolate=False, **request_), [backend]) == expected
 
 
-@pytest.mark.parametrize(("asked", "expected"), [((), [3]), (("--workers", "2"), [2]), (("--workers", "1"), [])])
+@pytest.mark.parametrize(("asked", "expected"), [((), [3]), (("--workers", "2"), [2]), (("--workers", "1"), [1])])
 def test_a_number_of_processes_that_is_asked_for_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...], expected: list[int]
 ) -> None:

@@ -64,7 +64,7 @@ def test_what_is_drawn_once_is_what_a_shrinking_search_sees(invariant: str, faul
 
 
 def test_a_case_is_drawn_once_for_all_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails when each fault draws its examples anew, or another seed or spec is given those of the first."""
+    """Fails when each fault draws its examples anew, or another seed or kind is given those of the first."""
     drawn: list[int] = []
     draw = searching._draw
     monkeypatch.setattr(searching, "_draw", lambda case, *rest, **more: drawn.append(1) or draw(case, *rest, **more))
@@ -73,13 +73,19 @@ def test_a_case_is_drawn_once_for_all_faults(monkeypatch: pytest.MonkeyPatch) ->
         searched(case_of("prefix-invariance", fault, shrink=False))
     assert len(drawn) == 1
     searched(case_of("prefix-invariance", shrink=False, seed=1))
-    another = {id: dataclasses.replace(invariant) for id, invariant in SPEC.invariants.items()}
-    searched(case_of("prefix-invariance", spec=dataclasses.replace(SPEC, invariants=another), shrink=False))
+    # Kinds of another spec may have other choices under the same name.
+    another = {name: dataclasses.replace(kind) for name, kind in SPEC.blocks.items()}
+    searched(case_of("prefix-invariance", spec=dataclasses.replace(SPEC, blocks=another), shrink=False))
     searched(case_of("prefix-invariance", shrink=False, profile=SPEC.profiles["quick"]))
     assert len(drawn) == 4
     monkeypatch.setattr(searching, "_MOST_DRAWN", 4)
     searched(case_of("prefix-invariance", shrink=False, seed=2))
     assert len(searching._DRAWN) == 4
+    # What is drawn from the same is drawn for all of them; a search that finds nothing draws no more than one.
+    drawn.clear()
+    searched(case_of("future-weights-are-zero"))
+    searched(case_of("weights-are-a-distribution", shrink=False))
+    assert len(drawn) == 1
 
 
 def test_a_failure_that_does_not_repeat_is_told() -> None:
