@@ -224,12 +224,13 @@ def test_a_cluster_that_loses_its_last_worker_leaves_what_is_known(
     with dask_cluster(folder / "cluster", 1) as cluster:
 
         def kill() -> None:
-            until(Path("asleep").exists)
+            # Until a result has come back it is the worker's, and is lost with it.
+            until(lambda: Path("asleep").exists() and len(Path("state").read_bytes().splitlines()) == 1 + 3)
             cluster.workers[0].kill()
 
         with meanwhile(kill):
             status, report, complaint = verified(
-                write_broken(folder), sleeps, "--no-isolate", "--scheduler", cluster.address
+                write_broken(folder), sleeps, "--no-isolate", "--scheduler", cluster.address, "--resume", "state"
             )
     assert status == 2
     assert complaint.splitlines()[0] == (
