@@ -104,12 +104,20 @@ def _is_among(kind: BlockKind, choice: str, words: tuple[Any, ...]) -> bool:
     return value in words or (GIVEN in words and choice in DEFAULTS and value != DEFAULTS[choice])
 
 
+_UNDERFLOW = {
+    "float64": 2.0 ** (-1022 + 27),
+    "float32": 2.0 ** (-126 + 27),
+    "bfloat16": 2.0 ** (-126 + 27),
+    "float16": 0.0,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
     """How close is close in one dtype; the reasons stand beside the numbers in ``spec/tolerances.yaml``.
 
     `close(a, b)` allows ``atol + rtol * rowmax``; `calibrated` allows ``c * error(recipe) + floor * rowmax``, where
-    rowmax is the largest magnitude of the row (last axis).
+    rowmax is the largest magnitude of the row (last axis), and `underflow`.
     """
 
     dtype: str
@@ -118,6 +126,15 @@ class Tolerance:
     c: float
     floor: float
     reasons: Mapping[str, str]
+
+    @property
+    def underflow(self) -> float:
+        """What is as good as zero: a processor, or a compiler, may flush what is below the smallest normal number.
+
+        A sum of a hundred such terms and a norm, which divides by the root of an epsilon of 1e-12 at the least, make
+        2**27 times as much of it. Nothing in float16: its smallest normal number, 6e-5, is not thrown away by anybody.
+        """
+        return _UNDERFLOW[self.dtype]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import importlib
 import pickle
@@ -34,6 +35,7 @@ from blocklaws.expressions import (
 from blocklaws.expressions.reference import MARKERS, function_tables
 from blocklaws.expressions.registry import FUNCTIONS, function, show
 from blocklaws.expressions.signatures import SIGNATURES
+from blocklaws.spec_reading import load_spec
 
 WORDS = frozenset(
     (
@@ -563,6 +565,18 @@ def test_calibrated_follows_the_error_of_the_recipe() -> None:
     floor = TOLERANCE.floor * np.abs(Y).max(-1, keepdims=True)
     assert judged(text, output=Y + 0.5 * floor, input=Y, query=Y)
     assert not judged(text, output=Y + 10 * floor, input=Y, query=Y)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flushed", "told"),
+    [("float64", 1e-301, 1e-299), ("float32", 1e-31, 1e-29), ("bfloat16", 1e-31, 1e-29), ("float16", 0.0, 1e-7)],
+)
+def test_what_underflows_may_be_zero(dtype: str, flushed: float, told: float) -> None:
+    """Fails if a processor that flushes subnormal numbers is accused, or zeros pass for what can be told from zero."""
+    tolerance = dataclasses.replace(TOLERANCE, underflow=load_spec().tolerances[dtype].underflow)
+    zeros, ones = np.zeros_like(Y), np.ones_like(Y)
+    assert calibrated(zeros, ones * flushed, ones * flushed, tolerance)
+    assert not calibrated(zeros, ones * told, ones * told, tolerance)
 
 
 @pytest.mark.parametrize(("spoiled", "name"), [("input", "reference"), ("query", "recipe")])

@@ -37,6 +37,7 @@ from blocklaws.backends.mapped.rotary import cos_sin, feature_order, reorder, re
 from blocklaws.backends.on_numpy import NumpyBackend
 from blocklaws.canonical import stage_shapes
 from blocklaws.errors import BackendError
+from blocklaws.replaying import examine
 
 # ---------------------------------------------------------------------------------------------- the layers as they are
 
@@ -141,6 +142,21 @@ def test_a_mapped_layer_agrees_with_the_reference(file: str, name: str, kind: st
             row, cache = block.forward_cached(x[:, start:end], cache)
             rows.append(row)
         assert far(np.concatenate(rows, axis=1), reference.forward(x)) < tolerance
+
+
+@NEEDS["hf"]
+def test_a_layer_that_flushes_what_underflows_is_not_accused() -> None:
+    """Fails when a branch that torch's SiLU has flushed to zero, 2e-38 in the mathematics, is called wrong.
+
+    A norm follows the branch in this block, and makes 2.5e-35 of it.
+    """
+    sizes = {"B": 1, "T": 2, "n_heads": 1, "n_kv_heads": 1, "d_head": 4, "d_ff": 3, "d_model": 4}
+    example = {"sizes": sizes, "pattern": "far-mean", "seed": 50597, "position_offset": 0, "picks": {}}
+    result = examine(
+        str(MAPPINGS / "hf_models.yaml"), invariant="stage-parity", block="olmo2", dtype="float32",
+        name="hf_models[olmo2]", example=example,
+    )  # fmt: skip
+    assert result.verdict == "holds", result.reason
 
 
 @needs_llama

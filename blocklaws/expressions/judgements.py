@@ -145,7 +145,8 @@ def calibrated(context: Context, candidate: Value, reference: Value, recipe: Val
     """The candidate's error is at most ``c`` times the recipe's largest error, plus ``floor`` times the row's scale.
 
     Errors are distances to the float64 reference; the recipe is the same computation in the dtype under test; ``c`` and
-    ``floor`` are those of the dtype. Raises an error where reference or recipe is not finite: there is no bound then.
+    ``floor`` are those of the dtype. What underflows in it may be zero. Raises an error where reference or recipe is
+    not finite: there is no bound then.
 
     >>> show("calibrated(output, 2 * input, astype(2 * input, 'float32'))")
     holds: calibrated(output, 2 * input, astype(2 * input, 'float32'))
@@ -173,6 +174,7 @@ def _calibrated(context: Context, candidate: Value, reference: Value, recipe: Va
         return failed(context, detail, shape=x.shape, undecided=True)
     error = float(np.max(np.abs(rounded - exact), initial=0.0))
     allowed = context.tolerance.c * error + context.tolerance.floor * np.maximum(_row_scale(exact), whole)
+    allowed += context.tolerance.underflow
     return judge_elements(context, x, exact, _difference(x, exact), allowed)
 
 

@@ -29,6 +29,8 @@ class ToleranceLike(Protocol):
     def c(self) -> float: ...
     @property
     def floor(self) -> float: ...
+    @property
+    def underflow(self) -> float: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,12 +42,14 @@ class Tolerance:
         atol: absolute.
         c: how many times the error of the recipe in the same dtype a candidate may have.
         floor: what it may have beside that, relative to the largest value of the reference's row.
+        underflow: what it may have anyhow, because it may be flushed to zero on the way.
     """
 
     rtol: float
     atol: float
     c: float = 1.0
     floor: float = 0.0
+    underflow: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
