@@ -1,7 +1,8 @@
 """Known failures: a user's own list of cases that are expected to fail, each with its reason.
 
 Must hold: the list is strict. A listed case that holds, and an entry that matches no case of the run though nothing
-that it speaks of was left out, are failures of the run; a listed case runs without shrinking. Must not: turn an error
+that it speaks of was left out, are failures of the run, but for the cases of an entry that says it fails in some seeds
+only; a listed case runs without shrinking. Must not: turn an error
 of the call or of the spec into a pass.
 """
 
@@ -28,7 +29,7 @@ from blocklaws.subjects import Subject
 
 __all__ = ["KnownFailure", "KnownFailures"]
 
-_KEYS = ("invariant", "backend", "block", "dtype", "device", "version", "reason")
+_KEYS = ("invariant", "backend", "block", "dtype", "device", "version", "strict", "reason")
 _VERSION = re.compile(r"(?P<package>[A-Za-z0-9_.-]+?)\s*(?P<sign><=|>=|==|<|>)\s*(?P<version>[0-9][0-9.]*)\Z")
 
 
@@ -44,6 +45,8 @@ class KnownFailure:
     dtype: str = "*"
     device: str = "*"
     version: str = ""
+    strict: bool = True
+    """Whether a case that holds is a failure of the run; false of what only some seeds show."""
 
     def matches(self, invariant: str, name: str, backend: str, block: str, dtype: str, device: str) -> bool:
         """Whether the entry speaks of a case."""
@@ -158,7 +161,7 @@ class KnownFailures:
                     invariant=fields.text("invariant"), reason=fields.text("reason"), place=place,
                     backend=fields.text("backend", "*"), block=fields.text("block", "*"),
                     dtype=fields.text("dtype", "*"),
-                    device=fields.text("device", "*"), version=version,
+                    device=fields.text("device", "*"), version=version, strict=fields.flag("strict", True),
                 )
             )  # fmt: skip
         return KnownFailures(tuple(entries))
@@ -169,12 +172,19 @@ class KnownFailures:
                 return entry
         return None
 
-    def prepared(self, case: Case) -> Case:
-        """Return the case, without shrinking when it is expected to fail."""
-        found = self._of(
+    def _of_case(self, case: Case) -> KnownFailure | None:
+        return self._of(
             case.invariant.id, case.name, case.subject.name, case.kind.name, case.dtype, case.subject.device
         )
-        return case if found is None else dataclasses.replace(case, shrink=False)
+
+    def prepared(self, case: Case) -> Case:
+        """Return the case, without shrinking when it is expected to fail."""
+        return case if self._of_case(case) is None else dataclasses.replace(case, shrink=False)
+
+    def must_fail(self, case: Case) -> bool:
+        """Whether a case that holds is a failure of the run."""
+        found = self._of_case(case)
+        return found is not None and found.strict
 
     def marked(self, result: CaseResult) -> CaseResult:
         """Return the result, marked with the reason when it fails as expected."""
@@ -239,7 +249,7 @@ class KnownFailures:
                 "is listed as a known "
                 "failure but holds; remove the entry"
                 for result in matched
-                if result.verdict == "holds"
+                if result.verdict == "holds" and entry.strict
             ]
             unmatched = entry.unmatched if entry.asked(choice, subjects) else ""
             entries.append({"matched": bool(matched), "unmatched": unmatched, "holding": holding})

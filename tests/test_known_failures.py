@@ -128,6 +128,22 @@ def test_a_known_failure_that_holds_is_stale(folder: Path) -> None:
     assert len(report["stale_known_failures"]) == 2
 
 
+def test_what_only_some_seeds_show_may_hold(folder: Path) -> None:
+    """Fails when an entry that says so is stale in a seed that shows nothing, or excuses what it does not speak of."""
+    some = "- {invariant: no-look-ahead, reason: known}\n- {invariant: same-shape, reason: rare, strict: false}\n"
+    done = verify(folder, some)
+    assert done.exit_code == 0, done.output
+    assert "stale" not in done.stdout
+    done = verify(folder, some + "- {invariant: no-look-ahead, dtype: bfloat16, reason: none, strict: false}\n")
+    assert done.exit_code == 1
+    assert "stale known failure: known.yaml:3:3: the known failure of 'no-look-ahead' matches no case" in done.stdout
+    done = verify(folder, "- {invariant: no-look-ahead, reason: known, strict: 'no'}\n")
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "blocklaws: known.yaml:1:54: known failure: strict: must be true or false, but here is 'no'\n"
+    )
+
+
 def test_an_entry_that_matches_nothing_is_stale(folder: Path) -> None:
     """Fails when a typo in the list goes unnoticed."""
     done = verify(
