@@ -1,27 +1,31 @@
 """False alarms: right backends over many fresh seeds, and how often one of them was accused.
 
-A line is kept for each seed, so that a measure that was stopped goes on where it was, and several make one table:
+A kind of block and a dtype are looked at with all seeds before the next, in one process, so that what compiles is
+compiled once. A line is kept for each seed of each, so that a measure that was stopped goes on where it was, and
+several make one table:
 
     python benchmarks/alarms.py numpy --seeds 200 --keep alarms.jsonl
     OMP_NUM_THREADS=2 python benchmarks/alarms.py torch jax --seeds 200 --every-block --keep alarms.jsonl
     python benchmarks/power.py --alarms alarms.jsonl --write
 
-Nothing here knows which backends are right: an accusation is printed with the command that repeats it.
+Nothing here knows which backends are right: an accusation is printed with what it says.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Any
 
-import blocklaws
-from blocklaws.processes import cores, pool
+from blocklaws.processes import Processes, cores
+from blocklaws.running import Run, prepare
 from blocklaws.spec_reading import load_spec
 
 HEADS = ("backend", "kinds of block", "profile", "threads", "seeds", "cases", "violated", "in error", "unchecked")
@@ -40,12 +44,18 @@ def threads() -> str:
     return os.environ.get("OMP_NUM_THREADS", str(cores()))
 
 
-def verified(backend: str, blocks: Sequence[str], profile: str, seed: int) -> tuple[dict[str, int], list[str]]:
-    """Verify a backend with one seed; return the counts and what failed."""
-    report = blocklaws.verify(backend, blocks=blocks, seed=seed, profile=profile)
+@functools.lru_cache(maxsize=1)
+def planned(backend: str, block: str, dtype: str, profile: str) -> Run:
+    """Plan a run of one kind of block and dtype, once for all seeds."""
+    return prepare([backend], blocks=[block], dtypes=[dtype], profile=profile)
+
+
+def verified(backend: str, block: str, dtype: str, profile: str, seed: int) -> tuple[dict[str, int], list[str]]:
+    """Verify a part of a backend with one seed; return the counts and what failed."""
+    run = planned(backend, block, dtype, profile).with_seed(seed)
+    report = run.report(dict(run.results()))
     failures = [
-        f"{failure.name} on {failure.backend}, {failure.block}, {failure.dtype}: {failure.reason}"
-        for failure in report.failures
+        f"{failure.name} on {failure.backend}, {block}, {dtype}: {failure.reason}" for failure in report.failures
     ]
     return dict(report.summary), failures
 
@@ -57,7 +67,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield a line for each seed that was asked for and is not among those kept."""
+    """Yield a line for each seed that was asked for and is not among those kept, of each kind of block and dtype."""
     spec = load_spec()
     every = tuple(spec.blocks) if asked.every_block else ()
     for backend in asked.backends:
@@ -68,13 +78,26 @@ def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Itera
             "profile": asked.profile,
             "threads": threads(),
         }
-        done = {line["seed"] for line in kept if kind_of(line) == kind_of(same)}
-        seeds = [seed for seed in range(asked.first, asked.first + asked.seeds) if seed not in done]
-        with pool(asked.workers) as executor:
-            tasks = [executor.submit(verified, backend, every, asked.profile, seed) for seed in seeds]
-            for seed, task in zip(seeds, tasks, strict=True):
+        cases = prepare([backend], blocks=every, profile=asked.profile).cases
+        done = {part_of(line) for line in kept if kind_of(line) == kind_of(same)}
+        processes = Processes(asked.workers)
+        tasks: dict[Future[Any], dict[str, Any]] = {}
+        try:
+            for block, dtype in dict.fromkeys((case.kind.name, case.dtype) for case in cases):
+                for seed in range(asked.first, asked.first + asked.seeds):
+                    if not done & {(seed, block, dtype), (seed, "", "")}:
+                        task = processes.submit_in((block, dtype), verified, backend, block, dtype, asked.profile, seed)
+                        tasks[task] = {**same, "seed": seed, "block": block, "dtype": dtype}
+            for task in as_completed(tasks):
                 summary, failures = task.result()
-                yield {**same, "seed": seed, "summary": summary, "failures": failures}
+                yield {**tasks[task], "summary": summary, "failures": failures}
+        finally:
+            processes.kill()
+
+
+def part_of(line: dict[str, Any]) -> tuple[int, str, str]:
+    """Return the seed of a line and what of it was looked at; all of it where nothing is said."""
+    return line["seed"], line.get("block", ""), line.get("dtype", "")
 
 
 def rows(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
@@ -83,11 +106,17 @@ def rows(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
     for line in lines:
         together.setdefault(kind_of(line), []).append(line)
     for (_, *what), its in together.items():
+        looked: dict[int, set[tuple[str, str]]] = {}
         counts: Counter[str] = Counter()
         for line in its:
+            seed, *part = part_of(line)
+            looked.setdefault(seed, set()).add((part[0], part[1]))
             counts.update(line["summary"])
+        # A seed counts that was looked at in all of what others were: a measure may have been stopped in the middle.
+        every = set().union(*looked.values()) - {("", "")}
+        seeds = sum(("", "") in parts or parts == every for parts in looked.values())
         total = sum(counts.values())
-        yield (*what, len(its), total, counts["violated"], counts["error"], counts["unchecked"])
+        yield (*what, seeds, total, counts["violated"], counts["error"], counts["unchecked"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,7 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = read(asked.keep) if asked.keep else []
     for line in measured(asked, list(lines)):
         lines.append(line)
-        print(f"{line['backend']}, seed {line['seed']}: {line['summary']}", *line["failures"], sep="\n  ", flush=True)
+        what = f"{line['backend']}, {line['block']}, {line['dtype']}, seed {line['seed']}"
+        print(f"{what}: {line['summary']}", *line["failures"], sep="\n  ", flush=True)
         if asked.keep:
             with asked.keep.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
