@@ -28,15 +28,25 @@ from blocklaws.processes import Processes, cores
 from blocklaws.running import Run, prepare
 from blocklaws.spec_reading import load_spec
 
-HEADS = ("backend", "kinds of block", "profile", "threads", "seeds", "cases", "violated", "in error", "unchecked")
+HEADS = (
+    "spec", "backend", "kinds of block", "profile", "threads", "invariants", "seeds", "cases", "violated", "in error",
+    "unchecked",
+)  # fmt: skip
 
 #: What makes two lines speak of the same thing; the seed is what differs.
-Kind = tuple[str, str, str, str, str]
+Kind = tuple[str, str, str, str, str, str]
 
 
 def kind_of(line: dict[str, Any]) -> Kind:
     """Return what a line measured, whatever its seed."""
-    return line["spec"], line["backend"], line["blocks"], line["profile"], line["threads"]
+    return (
+        line["spec"],
+        line["backend"],
+        line["blocks"],
+        line["profile"],
+        line["threads"],
+        line.get("invariants", "all"),
+    )
 
 
 def threads() -> str:
@@ -45,14 +55,16 @@ def threads() -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def planned(backend: str, block: str, dtype: str, profile: str) -> Run:
+def planned(backend: str, block: str, dtype: str, profile: str, invariants: tuple[str, ...]) -> Run:
     """Plan a run of one kind of block and dtype, once for all seeds."""
-    return prepare([backend], blocks=[block], dtypes=[dtype], profile=profile)
+    return prepare([backend], blocks=[block], dtypes=[dtype], profile=profile, invariants=invariants)
 
 
-def verified(backend: str, block: str, dtype: str, profile: str, seed: int) -> tuple[dict[str, int], list[str]]:
+def verified(
+    backend: str, block: str, dtype: str, profile: str, invariants: tuple[str, ...], seed: int
+) -> tuple[dict[str, int], list[str]]:
     """Verify a part of a backend with one seed; return the counts and what failed."""
-    run = planned(backend, block, dtype, profile).with_seed(seed)
+    run = planned(backend, block, dtype, profile, invariants).with_seed(seed)
     report = run.report(dict(run.results()))
     failures = [
         f"{failure.name} on {failure.backend}, {block}, {dtype}: {failure.reason}" for failure in report.failures
@@ -77,8 +89,10 @@ def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Itera
             "blocks": "all" if every else "default",
             "profile": asked.profile,
             "threads": threads(),
+            "invariants": ", ".join(asked.invariant) or "all",
         }
-        cases = prepare([backend], blocks=every, profile=asked.profile).cases
+        ids = tuple(asked.invariant)
+        cases = prepare([backend], blocks=every, profile=asked.profile, invariants=ids).cases
         done = {part_of(line) for line in kept if kind_of(line) == kind_of(same)}
         processes = Processes(asked.workers)
         tasks: dict[Future[Any], dict[str, Any]] = {}
@@ -86,7 +100,8 @@ def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Itera
             for block, dtype in dict.fromkeys((case.kind.name, case.dtype) for case in cases):
                 for seed in range(asked.first, asked.first + asked.seeds):
                     if not done & {(seed, block, dtype), (seed, "", "")}:
-                        task = processes.submit_in((block, dtype), verified, backend, block, dtype, asked.profile, seed)
+                        given = (backend, block, dtype, asked.profile, ids, seed)
+                        task = processes.submit_in((block, dtype), verified, *given)
                         tasks[task] = {**same, "seed": seed, "block": block, "dtype": dtype}
             for task in as_completed(tasks):
                 summary, failures = task.result()
@@ -105,7 +120,7 @@ def rows(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
     together: dict[Kind, list[dict[str, Any]]] = {}
     for line in lines:
         together.setdefault(kind_of(line), []).append(line)
-    for (_, *what), its in together.items():
+    for what, its in together.items():
         looked: dict[int, set[tuple[str, str]]] = {}
         counts: Counter[str] = Counter()
         for line in its:
@@ -127,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=1000, help="the first seed")
     parser.add_argument("--profile", default="quick")
     parser.add_argument("--every-block", action="store_true", help="the kinds of block too that a run must ask for")
+    parser.add_argument("--invariant", action="append", default=[], metavar="ID", help="only this one; may be repeated")
     parser.add_argument("--workers", type=int, default=cores())
     parser.add_argument("--keep", type=Path, metavar="FILE", help="a line for each seed is added here")
     asked = parser.parse_args(arguments)

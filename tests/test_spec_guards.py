@@ -21,6 +21,7 @@ from blocklaws.discovery import find_subjects
 from blocklaws.expressions import calibrated, close
 from blocklaws.passes import Pass
 from blocklaws.planning import reference_subject
+from blocklaws.replaying import examine
 from blocklaws.running import prepare
 from blocklaws.spec_reading import load_spec
 from blocklaws.worlds import Recipe, make_world
@@ -186,3 +187,32 @@ def test_ten_times_the_calibrated_bound_is_refuted(dtype: str) -> None:
     assert not judgement
     assert (judgement.worst, judgement.wrong) == ((1, 0, 3), 1)
     assert judgement.allowed == pytest.approx(allowed[1, 0, 3], rel=1e-6)
+
+
+# --- tolerances of sums ---------------------------------------------------------------------------------------------
+
+
+def test_a_claim_of_sums_allows_for_those_that_cancel() -> None:
+    """Fails when a sum of products is judged by what is left of it: of whole numbers it may be rounding noise alone."""
+    careless = [
+        one.id
+        for one in SPEC.invariants.values()
+        # Of other patterns no whole row cancels to nothing.
+        if {"integers", "zero-rows"} & set(one.worlds)
+        for clause in one.clauses
+        if "close(" in clause.expression.text and "matmul(" in clause.expression.text
+        # A softmax brings whatever it is given to the scale of one.
+        if "softmax(" not in clause.expression.text
+        if clause.expression.text.count("terms=") < clause.expression.text.count("close(")
+    ]
+    assert careless == []
+
+
+def test_a_row_that_cancels_to_rounding_noise_is_no_mistake() -> None:
+    """Fails when a right block is accused of a head whose two features are sums of whole numbers that cancel."""
+    pytest.importorskip("jax")
+    sizes = {"B": 4, "T": 1, "n_heads": 10, "n_kv_heads": 2, "d_head": 2, "d_ff": 7, "d_model": 20}
+    example = {"sizes": sizes, "pattern": "integers", "seed": 809643, "position_offset": 0, "picks": {}}
+    claimed = {"invariant": "first-position-is-not-turned", "block": "llama-gqa", "dtype": "float32"}
+    result = examine("jax", example=example, **claimed)
+    assert result.verdict == "holds", result.reason
