@@ -228,8 +228,12 @@ class Built:
             raise BlockRaised(
                 call, f"returned a {type(returned).__name__} where a mapping of names to arrays was expected"
             )
+        try:
+            items = list(returned.items())
+        except BaseException as error:  # a mapping of the backend's own
+            raise raised(call, error) from None
         arrays = {}
-        for name, value in returned.items():
+        for name, value in items:
             if not isinstance(name, str):
                 raise BlockRaised(call, f"returned the name {name!r}, which is no text")
             array = to_array(value, f"{call}[{name!r}]")

@@ -182,6 +182,11 @@ class Case:
         return None if None in refusals else sorted(str(refusal) for refusal in refusals)[0]
 
     @property
+    def left_by_supports(self) -> str:
+        """What the backend's ``supports`` has changed that all share; empty where it has changed nothing."""
+        return self.subject.left_by_supports(self.kind.config(sizes) for sizes in self.menu)
+
+    @property
     def abilities(self) -> Abilities:
         """What a block of this case can do.
 

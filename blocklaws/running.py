@@ -39,7 +39,7 @@ from blocklaws.report import CaseResult, Report, result_of
 from blocklaws.sharding import Shard, costs, plan_digest, split
 from blocklaws.spec_reading import load_spec
 from blocklaws.specification import Specification
-from blocklaws.subjects import Subject
+from blocklaws.subjects import Subject, attribute
 from blocklaws.surroundings import Surroundings
 from blocklaws.versions import versions_of
 
@@ -80,7 +80,8 @@ def resolve(
         elif isinstance(backend, str):
             here = find_subjects(backend)
         else:
-            label = getattr(backend, "name", None) or getattr(backend, "__name__", None) or type(backend).__name__
+            kind = type(backend).__name__
+            label = attribute(backend, kind, "name", None) or attribute(backend, kind, "__name__", None) or kind
             here = [subject_of(backend, f"<{label}>")]  # no name that another process could find it by
         subjects += [subject.with_device(device) for subject in here] if device else here
     return subjects
@@ -124,6 +125,7 @@ def _run_case(case: Case, property: Property, spec_file: str) -> list[CaseResult
         return [result_of(case, Outcome("error", str(error)), 0.0, spec_file)]
     finally:
         left = surroundings.restored()
+    left = left or case.left_by_supports
     if left:
         return [result_of(case, Outcome("error", left), 0.0, spec_file)]
     for part, unchecked in parts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from blocklaws.abilities import Abilities
@@ -16,9 +16,10 @@ from blocklaws.built import BlockRaised, Built, FunctionBlock, raised, takes_off
 from blocklaws.canonical import DTYPES, PARAMETER_NAMES, STAGES
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, did_you_mean, missing_module
+from blocklaws.surroundings import Surroundings
 from blocklaws.worlds import World
 
-__all__ = ["Subject"]
+__all__ = ["Subject", "attribute", "made"]
 
 _MULTIPLES = ("B", "T", "n_heads", "n_kv_heads", "d_head", "d_ff", "d_model")
 
@@ -39,6 +40,18 @@ def made(backend: Any, label: str) -> Any:
         ) from None
 
 
+def attribute(backend: Any, label: str, name: str, default: Any) -> Any:
+    """Return an attribute of a backend, which may be a property that raises.
+
+    Raises:
+        BackendError: it does.
+    """
+    try:
+        return getattr(backend, name, default)
+    except BaseException as error:
+        raise BackendError(f"backend {label!r}: {raised(f'its attribute {name!r}', error)}") from None
+
+
 class Subject:
     """A backend under verification.
 
@@ -54,11 +67,13 @@ class Subject:
     def __init__(self, backend: Any, label: str) -> None:
         self.label = label
         self.backend = backend = made(backend, label)
-        self.is_function = not hasattr(backend, "build") and callable(backend) and not hasattr(backend, "forward")
-        if not self.is_function and not callable(getattr(backend, "build", None)):
+        build, forward = self._read("build", None), self._read("forward", None)
+        self._is_asked = self._read("supports", None) is not None
+        self.is_function = build is None and callable(backend) and forward is None
+        if not self.is_function and not callable(build):
             hint = (
                 " (this has forward: it is a built block, wrap it in an object with build)"
-                if hasattr(backend, "forward")
+                if forward is not None
                 else ""
             )
             raise BackendError(
@@ -72,7 +87,7 @@ class Subject:
         self.dtypes = self._dtypes()
         self.blocks = self._blocks()
         #: Where each of them is named, as in ``layer.yaml:7:10``, for who has to correct it.
-        places = getattr(backend, "blocks_at", {})
+        places = self._read("blocks_at", {})
         self.blocks_at = {str(name): str(at) for name, at in places.items()} if isinstance(places, Mapping) else {}
         self.stages_at = self._stages_at()
         self.claims = self._claims()
@@ -81,11 +96,12 @@ class Subject:
         self.validates = self._flag("validates", False)
         #: Whether it is asked for a block of each kind before anything is judged.
         self.preflight = self._flag("preflight", False)
-        self.device = str(getattr(backend, "device", "") or "")
+        self.device = str(self._read("device", "") or "")
         #: Whether its blocks are in a process of their own.
-        self.isolated = getattr(backend, "isolated", False) is True
+        self.isolated = self._read("isolated", False) is True
         self.cannot = self._cannot()
         self._abilities: dict[tuple[str, str], Abilities | BlockRaised] = {}
+        self._left: dict[BlockConfig, str] = {}
         self._refusals: dict[BlockConfig, str | None] = {}
 
     def _check_function(self) -> None:
@@ -98,16 +114,19 @@ class Subject:
         except ValueError:  # a builtin without a signature: the call will tell
             pass
 
+    def _read(self, name: str, default: Any) -> Any:
+        return attribute(self.backend, self.label, name, default)
+
     def _name(self) -> str:
-        name = getattr(self.backend, "name", None)
+        name = self._read("name", None)
         if name is None:
-            name = getattr(self.backend, "__name__", None) or self.label
+            name = self._read("__name__", None) or self.label
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise BackendError(f"backend {self.label!r}: name={name!r} must be a printable text")
         return name
 
     def _dtypes(self) -> tuple[str, ...]:
-        dtypes = getattr(self.backend, "dtypes", ("float32",))
+        dtypes = self._read("dtypes", ("float32",))
         if isinstance(dtypes, str) or not isinstance(dtypes, list | tuple) or not dtypes:
             raise BackendError(
                 f"backend {self.label!r}: dtypes={dtypes!r} must be a tuple of names from {', '.join(DTYPES)}"
@@ -122,7 +141,7 @@ class Subject:
 
     def _blocks(self) -> tuple[str, ...]:
         """The kinds of block that it is verified with unasked, beside those that every backend is."""
-        blocks = getattr(self.backend, "blocks", ())
+        blocks = self._read("blocks", ())
         if not isinstance(blocks, list | tuple) or not all(isinstance(name, str) for name in blocks):
             raise BackendError(
                 f"backend {self.label!r}: blocks={blocks!r:.60} must be a tuple of names of further kinds of block, "
@@ -132,7 +151,7 @@ class Subject:
 
     def _stages_at(self) -> Mapping[str, tuple[str, ...]]:
         """Stage -> where the backend says that it comes from, for the reader of a failure; no verdict depends on it."""
-        places = getattr(self.backend, "stages_at", {})
+        places = self._read("stages_at", {})
         if not isinstance(places, Mapping):
             return {}
         return {
@@ -143,13 +162,13 @@ class Subject:
 
     def _claims(self) -> Mapping[str, tuple[Any, ...]]:
         """Choice -> the words that the backend says it takes, to tell which no block of a run has; as `_stages_at`."""
-        claims = getattr(self.backend, "claims", {})
+        claims = self._read("claims", {})
         if not isinstance(claims, Mapping):
             return {}
         return {str(name): tuple(words) for name, words in claims.items() if isinstance(words, list | tuple)}
 
     def _multiples(self) -> Mapping[str, int]:
-        multiples = getattr(self.backend, "multiples", {})
+        multiples = self._read("multiples", {})
         if not isinstance(multiples, Mapping):
             raise BackendError(f"backend {self.label!r}: multiples={multiples!r} must be a mapping such as {{'T': 16}}")
         for size, multiple in multiples.items():
@@ -166,13 +185,13 @@ class Subject:
         return dict(multiples)
 
     def _flag(self, name: str, default: bool) -> bool:
-        value = getattr(self.backend, name, default)
+        value = self._read(name, default)
         if not isinstance(value, bool):
             raise BackendError(f"backend {self.label!r}: {name}={value!r:.60} must be True or False")
         return value
 
     def _cannot(self) -> Mapping[str, str]:
-        cannot = getattr(self.backend, "cannot", None)
+        cannot = self._read("cannot", None)
         if cannot is None:
             return {}
         texts = isinstance(cannot, Mapping) and all(isinstance(part, str) for item in cannot.items() for part in item)
@@ -186,11 +205,11 @@ class Subject:
     @property
     def faults(self) -> tuple[str, ...]:
         """The faults of the spec that the backend can express; built-in backends have some."""
-        return tuple(getattr(self.backend, "faults", ()))
+        return tuple(self._read("faults", ()))
 
     def compilations(self) -> int:
         """Return how many programs the backend has compiled in this process; 0 where it does not count them."""
-        count = getattr(self.backend, "compilations", None)
+        count = self._read("compilations", None)
         try:
             found = count() if callable(count) else 0
         except Exception:  # a number that is shown, and decides nothing
@@ -207,7 +226,7 @@ class Subject:
         Raises:
             BackendError: the backend cannot choose a device, or there is no such device.
         """
-        if not hasattr(self.backend, "with_device"):
+        if self._read("with_device", None) is None:
             raise BackendError(
                 f"backend {self.name!r} cannot choose a device (it has no with_device); leave --device out"
             )
@@ -216,11 +235,22 @@ class Subject:
     def refusal(self, config: BlockConfig) -> str | None:
         """Return why the backend does not support a config, or None when it does; it is asked once for each config."""
         if config not in self._refusals:
-            self._refusals[config] = self._asked(config)
+            surroundings = Surroundings()
+            try:
+                self._refusals[config] = self._asked(config)
+            finally:
+                self._left[config] = surroundings.restored()
         return self._refusals[config]
 
+    def left_by_supports(self, configs: Iterable[BlockConfig]) -> str:
+        """Return what ``supports`` has changed that all share when it was asked about some configs; empty for nothing.
+
+        It is asked once a config, and what it leaves is every case's of such a block.
+        """
+        return "; ".join(dict.fromkeys(left for config in configs if (left := self._left.get(config))))
+
     def _asked(self, config: BlockConfig) -> str | None:
-        if not hasattr(self.backend, "supports"):
+        if not self._is_asked:
             return None
         try:
             answer = self.backend.supports(copy.copy(config))
@@ -262,6 +292,14 @@ class Subject:
         return found
 
     def _probe(self, world: World) -> Abilities:
+        # What these calls leave behind is told by the cases that make them: this one belongs to none.
+        surroundings = Surroundings()
+        try:
+            return self._probed(world)
+        finally:
+            surroundings.restored()
+
+    def _probed(self, world: World) -> Abilities:
         built = self.build(world)
         shown = set(built.capabilities)
         calls: dict[str, tuple[tuple[str, ...], Any]] = {

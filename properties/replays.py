@@ -30,6 +30,8 @@ _FEW_TOKENS = 12
 #: How far above a whole number two elements lie that are one when they are rounded to three decimals, or cut off there.
 #: Both on one side: minus zero has other bytes than zero.
 _ROUNDED_ALIKE = (1e-4, 4e-4)
+#: How far above a whole number one lies whose last bits are all zero: two units there are lost by any rounding.
+_FEW_BITS = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,16 +130,22 @@ def _in_another_shape(case: Case, world: World) -> Iterator[tuple[str, World]]:
 
 
 def _rounded_alike(world: World) -> Iterator[tuple[str, World]]:
-    """Yield two inputs that round to one, where the dtype tells them apart: in float64 and float32."""
+    """Yield inputs two of which round to one, where the dtype tells them apart: in float64 and float32."""
     if world.dtype not in ("float64", "float32"):
         return
     place = int(np.abs(world.input).argmin())
     # The smallest number has the finest rounding of its own; around a whole one, any number of decimals agrees.
     whole = np.round(world.input.reshape(-1)[place])
-    for which, above in zip(("first", "second"), _ROUNDED_ALIKE, strict=True):
-        values = world.input.copy()
-        values.reshape(-1)[place] = whole + above
-        yield f"the {which} of two inputs that are the same to three decimals", world.replace(input=values)
+    few = whole + np.asarray(_FEW_BITS, whole.dtype)
+    pairs = {
+        "to three decimals": [whole + above for above in _ROUNDED_ALIKE],
+        "but for the last two bits of one element": [few, few + 2 * np.spacing(few)],
+    }
+    for how, pair in pairs.items():
+        for which, element in zip(("first", "second"), pair, strict=True):
+            values = world.input.copy()
+            values.reshape(-1)[place] = element
+            yield f"the {which} of two inputs that are the same {how}", world.replace(input=values)
 
 
 def _other_parameters(case: Case, world: World, built: Built) -> Iterator[_Answer]:

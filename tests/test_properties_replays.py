@@ -45,6 +45,15 @@ def _cut_off(x: Any) -> Any:
     return x.shape, np.floor(x * 1000).tobytes()
 
 
+def _in_half(x: Any) -> Any:
+    return x.shape, x.astype(np.float16).tobytes()
+
+
+def _without_last_bits(x: Any) -> Any:
+    bits = x.view(np.uint64 if x.dtype == np.float64 else np.uint32)
+    return x.shape, (bits >> np.asarray(4, bits.dtype)).tobytes()
+
+
 def _complete(x: Any) -> Any:
     return x.shape, x.tobytes()
 
@@ -65,6 +74,18 @@ def test_a_key_that_leaves_something_out_is_seen(
     result = check(tmp_path, "replays", Remembering(key, shared=shared), arguments=LOOK_ALIKES, dtype=dtype)
     assert result.verdict == "violated", result.reason
     assert said in result.reason
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("key", [_in_half, _without_last_bits])
+def test_a_key_that_leaves_out_the_last_bits_is_seen(tmp_path: Path, key: Callable[[Any], Any], dtype: str) -> None:
+    """Fails if a finer rounding than three decimals will do as the key of a memo.
+
+    A memo of all blocks is not seen by it: its wrong answers are as near to the reference as right ones.
+    """
+    result = check(tmp_path, "replays", Remembering(key), arguments=LOOK_ALIKES, dtype=dtype)
+    assert result.verdict == "violated", result.reason
+    assert "of two inputs that are the same" in result.reason
 
 
 @pytest.mark.parametrize("where", ["B == 1 and T == 2", "B == 2 and T == 3", "B == 4 and T == 1", "B == 2 and T == 2"])

@@ -9,6 +9,7 @@ import pytest
 from blocklaws.backends.on_numpy import NumpyBackend
 from blocklaws.config import BlockConfig
 from blocklaws.discovery import find_subjects
+from blocklaws.errors import BackendError
 from blocklaws.report import Report
 from blocklaws.running import verify
 from blocklaws.spec_reading import load_spec
@@ -178,3 +179,62 @@ def test_what_is_no_number_of_programs_decides_nothing(count: Any) -> None:
     report = repeated(Counting(count))
     assert report.summary["holds"] == 2
     assert "compilations" not in report.as_dict()["backends"][0]
+
+
+# --- attributes and answers that raise ------------------------------------------------------------------------------
+
+
+def _raising(name: str) -> Any:
+    """Return a backend of which one attribute raises when it is read."""
+
+    def raises(self: Any) -> Any:
+        raise RuntimeError("not today")
+
+    return type("Raising", (NumpyBackend,), {name: property(raises)})()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "name",
+        "dtypes",
+        "blocks",
+        "multiples",
+        "deterministic",
+        "validates",
+        "cannot",
+        "supports",
+        "stages_at",
+        "claims",
+    ],
+)
+def test_an_attribute_that_raises_is_the_backends_mistake(name: str) -> None:
+    """Fails when a property of a backend ends the run with an exception that is none of ours."""
+    with pytest.raises(BackendError, match=rf"its attribute {name!r} raised RuntimeError: not today"):
+        verify(_raising(name), blocks=["llama"], profile="quick", invariants=["trace-agrees"])
+
+
+class _Strange(dict[str, Any]):
+    """A mapping whose items cannot be had."""
+
+    def items(self) -> Any:
+        raise ValueError("no items")
+
+
+def test_a_mapping_that_raises_costs_the_cases_that_ask_for_it() -> None:
+    """Fails when what a trace returns ends the run, or is told of invariants that never asked for it."""
+
+    class Backend(NumpyBackend):
+        name = "strange"
+
+        def build(self, config: Any, parameters: Any, dtype: str) -> Any:
+            block = super().build(config, parameters, dtype)
+            block.trace = lambda x, position_offset=0: _Strange()
+            return block
+
+    chosen = ["prefix-invariance", "trace-agrees"]
+    report = verify(Backend(), blocks=["llama"], dtypes=["float32"], profile="quick", invariants=chosen)
+    told = {case.invariant: (case.verdict, case.reason) for case in report.cases}
+    assert told["prefix-invariance"] == ("holds", "")
+    assert told["trace-agrees"][0] == "error"
+    assert told["trace-agrees"][1].startswith("trace raised ValueError: no items")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import blocklaws
+from blocklaws.discovery import find_subjects
 
 LEAVING = Path(__file__).parent / "cheats" / "leaving.py"
 
@@ -62,3 +64,47 @@ def test_random_numbers_of_the_backend_are_its_own() -> None:
     """Fails when the built-in backends leave something changed."""
     report = blocklaws.verify("numpy", "torch", "jax", blocks=["plain"], profile="quick", invariants=["output-parity"])
     assert report.exit_status == 0
+
+
+class Leaving:
+    """Our NumPy blocks, of which one call moves the working directory, or the question whether they are supported."""
+
+    name = "leaving"
+    dtypes = ("float32",)
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+
+    def _leave(self, call: str) -> None:
+        if call == self._call:
+            os.chdir("/")
+
+    def supports(self, config: Any) -> str | None:
+        self._leave("supports")
+        return None
+
+    def build(self, config: Any, parameters: Any, dtype: str) -> Any:
+        block = find_subjects("numpy")[0].backend.build(config, parameters, dtype)
+        trace = block.trace
+
+        def leaving(x: Any, position_offset: int = 0) -> Any:
+            self._leave("trace")
+            return trace(x, position_offset)
+
+        block.trace = leaving
+        return block
+
+
+@pytest.mark.parametrize("first", ["prefix-invariance", "trace-agrees"])
+@pytest.mark.parametrize(
+    ("call", "in_error"), [("trace", {"trace-agrees"}), ("supports", {"trace-agrees", "prefix-invariance"})]
+)
+def test_what_is_left_is_told_of_the_cases_that_make_the_call(call: str, in_error: set[str], first: str) -> None:
+    """Fails when what a block can do is asked in the name of whichever case comes first, and the order decides."""
+    chosen = {"blocks": ["llama"], "profile": "quick"}
+    both = sorted(("prefix-invariance", "trace-agrees"), key=lambda id: id != first)
+    one_by_one = [blocklaws.verify(Leaving(call), invariants=[id], **chosen).cases[0] for id in both]
+    together = blocklaws.verify(Leaving(call), invariants=both, **chosen).cases
+    for cases in (one_by_one, together):
+        assert {case.invariant for case in cases if case.verdict == "error"} == in_error
+        assert all("the working directory" in case.reason for case in cases if case.verdict == "error")

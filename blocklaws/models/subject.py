@@ -13,7 +13,7 @@ import numpy as np
 
 from blocklaws.built import BlockRaised, raised, to_array
 from blocklaws.errors import BackendError, BlocklawsError, missing_module
-from blocklaws.subjects import Subject, made
+from blocklaws.subjects import Subject, attribute, made
 
 __all__ = ["BuildsModels", "BuiltModel", "ModelSubject", "only_blocks", "subject_of"]
 
@@ -29,7 +29,8 @@ class BuildsModels(BackendError):
 
 def subject_of(backend: Any, label: str) -> Subject:
     """Return a backend as a subject: of whole models where it has ``build_model``, and of blocks otherwise."""
-    return ModelSubject(backend, label) if hasattr(backend, "build_model") else Subject(backend, label)
+    builds_models = attribute(backend, label, "build_model", None) is not None
+    return ModelSubject(backend, label) if builds_models else Subject(backend, label)
 
 
 def only_blocks(subject: Subject, why: str) -> Subject:
