@@ -292,14 +292,6 @@ class Subject:
         return found
 
     def _probe(self, world: World) -> Abilities:
-        # What these calls leave behind is told by the cases that make them: this one belongs to none.
-        surroundings = Surroundings()
-        try:
-            return self._probed(world)
-        finally:
-            surroundings.restored()
-
-    def _probed(self, world: World) -> Abilities:
         built = self.build(world)
         shown = set(built.capabilities)
         calls: dict[str, tuple[tuple[str, ...], Any]] = {
@@ -312,10 +304,14 @@ class Subject:
         for method, (names, call) in calls.items():
             if method not in shown:
                 continue
+            # What such a call leaves behind is told by the cases that make it: this one belongs to none.
+            surroundings = Surroundings()
             try:
                 given = set(call()) | ({"parameters"} if method == "gradients" else set())
             except BlockRaised:
                 given = set(names)  # it claims to; the cases that need it will say what it raised
+            finally:
+                surroundings.restored()
             shown |= {f"{method}:{name}" for name in names if name in given}
         # A parameter that this kind of block does not have is nobody's lack.
         shown |= {f"gradients:{name}" for name in PARAMETER_NAMES if name not in world.parameters}

@@ -70,7 +70,8 @@ def test_the_page_tells_every_known_failure(root: Path, known: KnownFailures) ->
     """Fails when docs/models.md was not written anew after the list changed."""
     page = (root / "docs" / "models.md").read_text(encoding="utf-8")
     for entry in known.entries:
-        assert entry.reason.partition(": ")[2] in page, entry.reason
+        # What only some seeds show, that of the page need not.
+        assert entry.reason.partition(": ")[2] in page or not entry.strict, entry.reason
         assert f"`{entry.block}`" in page
     assert "Not known before" not in page
 

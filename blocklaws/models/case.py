@@ -80,6 +80,11 @@ class ModelCase(Case):
         lacking = sorted(self.needs - self.built().capabilities)
         return [(self, "; ".join(_SAYS[need] for need in lacking))]
 
+    @property
+    def left_by_supports(self) -> str:
+        """Nothing: a model is asked for by its name, and no config."""
+        return ""
+
     def config_of(self, example: Example) -> dict[str, Any]:
         """Return what a report says of the model itself."""
         return {"model": self.kind.name, "vocabulary": self.built().vocabulary}
