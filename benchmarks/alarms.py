@@ -118,8 +118,10 @@ def part_of(line: dict[str, Any]) -> tuple[int, str, str]:
 def rows(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
     """Yield a row of the table for each thing measured."""
     together: dict[Kind, list[dict[str, Any]]] = {}
+    parts: dict[tuple[str, ...], set[tuple[str, str]]] = {}
     for line in lines:
         together.setdefault(kind_of(line), []).append(line)
+        parts.setdefault((line["backend"], line["blocks"]), set()).add((line.get("block", ""), line.get("dtype", "")))
     for what, its in together.items():
         looked: dict[int, set[tuple[str, str]]] = {}
         counts: Counter[str] = Counter()
@@ -128,8 +130,8 @@ def rows(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
             looked.setdefault(seed, set()).add((part[0], part[1]))
             counts.update(line["summary"])
         # A seed counts that was looked at in all of what others were: a measure may have been stopped in the middle.
-        every = set().union(*looked.values()) - {("", "")}
-        seeds = sum(("", "") in parts or parts == every for parts in looked.values())
+        every = parts[what[1], what[2]] - {("", "")}
+        seeds = sum(("", "") in found or found == every for found in looked.values())
         total = sum(counts.values())
         yield (*what, seeds, total, counts["violated"], counts["error"], counts["unchecked"])
 

@@ -142,6 +142,10 @@ def false_alarms(files: Sequence[Path]) -> Iterator[str]:
     )
     yield ""
     yield from table(alarms.HEADS, list(alarms.rows(lines)))
+    if accused := [line for line in lines if line["failures"]]:
+        yield ""
+        for line in accused:
+            yield f"- Spec {line['spec']}, seed {line['seed']}: {'; '.join(line['failures'])}"
 
 
 def reports() -> Iterator[str]:
