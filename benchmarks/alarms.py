@@ -33,6 +33,9 @@ HEADS = (
     "unchecked",
 )  # fmt: skip
 
+#: A line may be of a whole seed.
+WHOLE = ("", "")
+
 #: What makes two lines speak of the same thing; the seed is what differs.
 Kind = tuple[str, str, str, str, str, str]
 
@@ -93,13 +96,13 @@ def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Itera
         }
         ids = tuple(asked.invariant)
         cases = prepare([backend], blocks=every, profile=asked.profile, invariants=ids).cases
-        done = {part_of(line) for line in kept if kind_of(line) == kind_of(same)}
+        done = {(line["seed"], part_of(line)) for line in kept if kind_of(line) == kind_of(same)}
         processes = Processes(asked.workers)
         tasks: dict[Future[Any], dict[str, Any]] = {}
         try:
             for block, dtype in dict.fromkeys((case.kind.name, case.dtype) for case in cases):
                 for seed in range(asked.first, asked.first + asked.seeds):
-                    if not done & {(seed, block, dtype), (seed, "", "")}:
+                    if not done & {(seed, (block, dtype)), (seed, WHOLE)}:
                         given = (backend, block, dtype, asked.profile, ids, seed)
                         task = processes.submit_in((block, dtype), verified, *given)
                         tasks[task] = {**same, "seed": seed, "block": block, "dtype": dtype}
@@ -110,9 +113,9 @@ def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Itera
             processes.kill()
 
 
-def part_of(line: dict[str, Any]) -> tuple[int, str, str]:
-    """Return the seed of a line and what of it was looked at; all of it where nothing is said."""
-    return line["seed"], line.get("block", ""), line.get("dtype", "")
+def part_of(line: dict[str, Any]) -> tuple[str, str]:
+    """Return which kind of block and dtype a line looked at; `WHOLE` where nothing is said."""
+    return line.get("block", ""), line.get("dtype", "")
 
 
 def rows(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
@@ -121,17 +124,16 @@ def rows(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
     parts: dict[tuple[str, ...], set[tuple[str, str]]] = {}
     for line in lines:
         together.setdefault(kind_of(line), []).append(line)
-        parts.setdefault((line["backend"], line["blocks"]), set()).add((line.get("block", ""), line.get("dtype", "")))
+        parts.setdefault((line["backend"], line["blocks"]), set()).add(part_of(line))
     for what, its in together.items():
         looked: dict[int, set[tuple[str, str]]] = {}
         counts: Counter[str] = Counter()
         for line in its:
-            seed, *part = part_of(line)
-            looked.setdefault(seed, set()).add((part[0], part[1]))
+            looked.setdefault(line["seed"], set()).add(part_of(line))
             counts.update(line["summary"])
         # A seed counts that was looked at in all of what others were: a measure may have been stopped in the middle.
-        every = parts[what[1], what[2]] - {("", "")}
-        seeds = sum(("", "") in found or found == every for found in looked.values())
+        every = parts[what[1], what[2]] - {WHOLE}
+        seeds = sum(WHOLE in found or found == every for found in looked.values())
         total = sum(counts.values())
         yield (*what, seeds, total, counts["violated"], counts["error"], counts["unchecked"])
 

@@ -20,7 +20,7 @@ from blocklaws.subjects import Subject
 from blocklaws.worlds import Example, Recipe, World, adapted_menu, make_world
 
 if TYPE_CHECKING:
-    from blocklaws.expressions import Judgement
+    from blocklaws.expressions import Expression, Judgement
     from blocklaws.passes import Pass
 
 __all__ = ["Case", "Examination", "Failure", "Outcome", "Property", "Search", "Verdict", "nearest"]
@@ -165,6 +165,12 @@ class Case:
         """
         text = f"{self.seed}|{self.invariant.drawn_from}|{self.kind.name}|{self.dtype}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+    @property
+    def expressions(self) -> list[Expression]:
+        """Everything that an example is judged by: the clauses, then what is informative, and what is assumed."""
+        rest = (self.invariant.informative, self.invariant.assume)
+        return [clause.expression for clause in self.clauses] + [each for each in rest if each is not None]
 
     @functools.cached_property
     def menu(self) -> tuple[Sizes, ...]:

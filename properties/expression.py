@@ -53,9 +53,7 @@ class ExpressionProperty:
             scope = Scope(base, {name: each for name, each in passes.items() if name}, picks)
             # The block first: before its last call there is nothing that it could find, or leave for the reference to
             # read.
-            expressions = [clause.expression for clause in case.clauses]
-            expressions += [each for each in (invariant.informative, invariant.assume) if each is not None]
-            scope.call_first(path for each in expressions for path in each.columns)
+            scope.call_first(path for each in case.expressions for path in each.columns)
             if not admissible(case, base):
                 return Examination(void=f"the reference recipe in {case.dtype} is not finite on this world")
             return self._judge(case, passes, scope)

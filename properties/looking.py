@@ -94,9 +94,7 @@ def _calls(case: Case) -> frozenset[str] | None:
     invariant = case.invariant
     if invariant.property_name != "expression" or invariant.set or invariant.variants:
         return None
-    expressions = [clause.expression for clause in case.clauses]
-    expressions += [each for each in (invariant.informative, invariant.assume) if each is not None]
-    heads = {path[0] for each in expressions for path in each.columns}
+    heads = {path[0] for each in case.expressions for path in each.columns}
     return None if heads & _ITS_OWN else frozenset(_CALLS[head] for head in heads if head in _CALLS)
 
 

@@ -86,7 +86,7 @@ def _searched(
             return known.outcome()
         _look_at(drawn(), record)
     except _Refuted:
-        record = _shrunk(case, strategy, record) if case.shrink else record
+        record = _shrunk(case, property, strategy, record) if case.shrink else record
     except _ProcessEnded:
         pass
     finally:
@@ -97,9 +97,9 @@ def _searched(
     return record.outcome()
 
 
-def _shrunk(case: Case, strategy: SearchStrategy[Example], failed: _Record) -> _Record:
+def _shrunk(case: Case, property: Property, strategy: SearchStrategy[Example], failed: _Record) -> _Record:
     """Let Hypothesis draw the same examples, and shrink the one that fails; return the record of that."""
-    record = _Record(case, failed.property)
+    record = _Record(case, property)
     try:
         _draw(case, strategy, record.look, shrink=True)
     except (_Refuted, _ProcessEnded):
@@ -200,7 +200,7 @@ class _Record:
 
     def __init__(self, case: Case, property: Property) -> None:
         self._case = case
-        self.property = property
+        self._property = property
         self._examples = 0
         self._informative = 0
         self._void: dict[str, int] = {}
@@ -218,7 +218,7 @@ class _Record:
     def look(self, example: Example) -> None:
         """Examine one example; raise when it fails."""
         ends, surroundings = self._ends(), Surroundings()
-        examination = self.property.examine(self._case, example)
+        examination = self._property.examine(self._case, example)
         if (left := surroundings.restored()) and not examination.failed:
             examination = dataclasses.replace(examination, raised=left)
         if self._failure is None:
