@@ -7,13 +7,14 @@ start or stop one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, InvalidStateError
+from concurrent.futures import CancelledError, Executor, Future, InvalidStateError
 from typing import Any
 
 from blocklaws.errors import BlocklawsError, missing_module
@@ -74,9 +75,8 @@ def _client(address: str, make: Any) -> Iterator[Executor]:
             raise BlocklawsError(
                 f"--scheduler {address}: it has no worker and none came within {WORKER_WITHIN:g} s; {start_one}"
             ) from None
-        # Not pure: two runs of one process must not share an answer.
         deserted = f"--scheduler {address}: it has had no worker for {WORKER_WITHIN:g} s; {start_one}"
-        executor = _Attended(client.get_executor(pure=False), lambda: len(client.nthreads()), WORKER_WITHIN, deserted)
+        executor = _Attended(_OnDask(client), lambda: len(client.nthreads()), WORKER_WITHIN, deserted)
         with executor.attended():
             yield executor
     finally:
@@ -95,6 +95,38 @@ def _unlogged(engine: str) -> Iterator[None]:
     finally:
         for logger in quiet:
             logger.disabled = False
+
+
+class _OnDask(Executor):
+    """Calls on the workers of a Dask client.
+
+    Dask has such an executor too. A result that is lost with its worker, while it is fetched, and cannot be computed
+    again leaves a future of that one without an answer for ever.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        """Give a call to the cluster."""
+        # Not pure: two runs of one process must not share an answer.
+        theirs = self._client.submit(call, *arguments, pure=False, **options)
+        ours: Future[Any] = Future()
+        # In the loop of the client, where one that waits keeps none of the others waiting; while it waits it holds
+        # what Dask would drop if nobody did.
+        self._client.loop.add_callback(_hand_on, theirs, ours)
+        return ours
+
+
+async def _hand_on(theirs: Any, ours: Future[Any]) -> None:
+    with contextlib.suppress(InvalidStateError):  # given up in the meantime
+        try:
+            answer = await theirs
+        except (Exception, asyncio.CancelledError) as error:
+            # What the call raised is its answer; anything else says that the engine has gone, or lets it go.
+            ours.set_exception(error if theirs.status == "error" else CancelledError())
+        else:
+            ours.set_result(answer)
 
 
 class _Attended(Executor):

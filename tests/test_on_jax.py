@@ -489,17 +489,31 @@ class TestManners:
         known = {"xla_backend_optimization_level": 0}
         assert compiled.accepted({**known, "xla_no_such_option": 1}) == known
 
-    def test_caches_are_cleared(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Fails if compiled programs pile up without bound, which exhausts the memory maps of a process."""
+    unseen = itertools.count(71)
+
+    @pytest.mark.parametrize(
+        ("limit", "dtypes", "cleared"),
+        [
+            ("MAX_COMPILED", ["float32"] * 3, 1),
+            ("MAX_COMPILED", ["float32"] * 2, 0),
+            ("MAX_OF_OTHER_DTYPES", ["float32", "float32", "float16", "float16"], 1),
+            ("MAX_OF_OTHER_DTYPES", ["float32"] * 4, 0),
+        ],
+    )
+    def test_caches_are_cleared(
+        self, monkeypatch: pytest.MonkeyPatch, limit: str, dtypes: list[str], cleared: int
+    ) -> None:
+        """Fails if compiled programs pile up without bound, or are let go while they are used."""
         from blocklaws.backends.on_jax import compiled
 
-        cleared = []
-        monkeypatch.setattr(compiled, "_since_cleared", 0)
-        monkeypatch.setattr(compiled, "MAX_COMPILED", 2)
-        monkeypatch.setattr("jax.clear_caches", lambda: cleared.append(True))
-        for tokens in (11, 12, 13):
-            built("plain").forward(drawn_input(LLAMA, 1, tokens, 0))
-        assert cleared == [True]
+        calls = []
+        monkeypatch.setattr(compiled, "_held", Counter())
+        monkeypatch.setattr(compiled, limit, 2)
+        monkeypatch.setattr("jax.clear_caches", lambda: calls.append(True))
+        for dtype in dtypes:
+            # A number of tokens that nobody has compiled.
+            built("plain", dtype).forward(drawn_input(LLAMA, 1, next(self.unseen), 0, dtype))
+        assert len(calls) == cleared
 
     @pytest.mark.parametrize(("statement", "code"), [("", 0), ("import jax; ", 3)])
     def test_import_is_lazy(self, statement: str, code: int) -> None:

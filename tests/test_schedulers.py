@@ -6,6 +6,7 @@ every worker is an error, and no other is; an engine that cannot be used is one 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +241,71 @@ def test_a_cluster_that_loses_its_last_worker_leaves_what_is_known(
     )
     assert report["not_run"] == 3
     assert report["summary"]["violated"] == 1
+
+
+class _Loop:
+    """The loop of a client: runs what it is given at once."""
+
+    def add_callback(self, call: Callable[..., Any], *arguments: Any) -> None:
+        asyncio.run(call(*arguments))
+
+
+class _Ended:
+    """A future of Dask's that has ended with an exception, or with the answer 7."""
+
+    def __init__(self, status: str, error: BaseException | None) -> None:
+        self.status, self.error = status, error
+
+    def __await__(self) -> Iterator[Any]:
+        yield from asyncio.sleep(0).__await__()
+        if self.error is not None:
+            raise self.error
+        return 7
+
+
+class _Client:
+    """A client whose every call ends in the same way."""
+
+    loop = _Loop()
+
+    def __init__(self, ended: _Ended) -> None:
+        self.ended = ended
+
+    def submit(self, call: Any, *arguments: Any, pure: bool) -> _Ended:
+        assert not pure
+        return self.ended
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "expected"),
+    [
+        ("finished", None, None),
+        ("error", KeyError("killed"), KeyError),  # of the call, or a KilledWorker
+        ("error", OSError("no such file"), OSError),
+        # It was computed, was lost with its worker while it was fetched, and nobody answers any more.
+        ("finished", OSError("comm closed"), CancelledError),
+        ("cancelled", asyncio.CancelledError(), CancelledError),
+        ("cancelled", CancelledError(), CancelledError),
+    ],
+)
+def test_whatever_becomes_of_a_call_on_dask_is_an_answer(
+    status: str, error: BaseException | None, expected: type[BaseException] | None
+) -> None:
+    """Fails when a run waits for ever for what Dask calls finished and cannot give."""
+    future = blocklaws.schedulers._OnDask(_Client(_Ended(status, error))).submit(abs, 1)
+    if expected is None:
+        assert future.result(timeout=10) == 7
+    else:
+        assert type(future.exception(timeout=10)) is expected
+
+
+def test_an_answer_that_nobody_waits_for_any_more() -> None:
+    """Fails when the loop of a client complains of a call that was given up."""
+    given_up: Future[Any] = Future()
+    assert given_up.cancel()
+    asyncio.run(blocklaws.schedulers._hand_on(_Ended("finished", None), given_up))
+    asyncio.run(blocklaws.schedulers._hand_on(_Ended("error", KeyError()), given_up))
+    assert given_up.cancelled()
 
 
 # --- MPI ---

@@ -46,8 +46,11 @@ __all__ = [
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-#: A compiled program holds several memory maps, of which a process may have about 65 thousand.
+#: A compiled program holds several memory maps, of which a process may have about 65 thousand, and some 3 MB.
 MAX_COMPILED = 400
+
+#: A run takes one dtype after another. When more than so many programs are held, those of the one before go.
+MAX_OF_OTHER_DTYPES = 64
 
 #: Programs that take less than this many seconds to compile are not kept on disk, unless a process says otherwise.
 KEPT_FROM = 1.0
@@ -64,7 +67,8 @@ class Program(NamedTuple):
 
 
 _programs: Counter[Program] = Counter()
-_since_cleared = 0
+#: Dtype -> how many of its programs are held.
+_held: Counter[str] = Counter()
 
 
 # It moved from jax.experimental to jax.
@@ -123,14 +127,13 @@ def compilations() -> dict[str, int]:
 
 def clear_caches() -> None:
     """Let go of every compiled program of this process; the next call of a function compiles it anew."""
-    global _since_cleared
-    _since_cleared = 0
+    _held.clear()
     jax.clear_caches()  # type: ignore[no-untyped-call]
 
 
 def precise() -> AbstractContextManager[object]:
     """Return a context in which this thread may use 64-bit types; caches are bounded here, outside of traces."""
-    if _since_cleared >= MAX_COMPILED:
+    if (held := _held.total()) >= MAX_COMPILED or (len(_held) > 1 and held > MAX_OF_OTHER_DTYPES):
         clear_caches()
     allowed: AbstractContextManager[object] = _enable_x64(True)
     return _keeping(allowed) if _keeps_too_little() else allowed
@@ -156,9 +159,9 @@ def _keeping(inner: AbstractContextManager[object]) -> Iterator[None]:
 
 def _count(path: str, steps: Steps, x: jax.Array, capacity: int | None = None) -> None:
     """Count a compilation: the body of a jitted function runs once for each."""
-    global _since_cleared
-    _programs[Program(path, steps, str(x.dtype), x.shape, capacity)] += 1
-    _since_cleared += 1
+    dtype = str(x.dtype)
+    _programs[Program(path, steps, dtype, x.shape, capacity)] += 1
+    _held[dtype] += 1
 
 
 @compile_once
