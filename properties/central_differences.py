@@ -107,6 +107,7 @@ class Differences:
         self.left_out = 0
         self.max_error = 0.0
         self.nearest: tuple[float, float] | None = None
+        self._loss_at_world: float | None = None
         self._case, self._world, self._built, self._settings = case, world, built, settings
         self._signed_steps = settings.step * np.array([1.0, -1.0])
         random = np.random.Generator(np.random.PCG64((world.recipe.seed, _STREAM)))
@@ -164,6 +165,7 @@ class Differences:
         cotangents = np.concatenate([world.cotangent, np.repeat(world.cotangent[sequence], 2, axis=0)])
         losses = self._in_batches(np.concatenate([world.input, moved]), cotangents)
         at, pairs = losses[: len(world.input)], losses[len(world.input) :].reshape(-1, 2)
+        self._loss_at_world = float(at.sum())
         unmoved, both = np.zeros(len(directions)), np.zeros((len(directions), 2))
         np.add.at(unmoved, number, at[sequence])
         np.add.at(both, number, pairs)
@@ -199,9 +201,12 @@ class Differences:
         parameters = self._world.parameters
         return self._world.replace(parameters={**parameters, name: parameters[name] + change})
 
-    @functools.cached_property
+    @property
     def _at_world(self) -> float:
-        return self._loss(self._built)
+        """Return the loss of the world; the call that moves the input has told it already."""
+        if self._loss_at_world is None:
+            self._loss_at_world = self._loss(self._built)
+        return self._loss_at_world
 
     def _loss(self, built: Built) -> float:
         output, _ = built.forward(self._world.input.copy(), self._world.position_offset)

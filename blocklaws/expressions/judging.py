@@ -103,7 +103,7 @@ def _peak(values: Array) -> tuple[int, ...]:
 
 
 def _at(array: Array, shape: tuple[int, ...], index: tuple[int, ...]) -> float:
-    return float(np.broadcast_to(array, shape)[index])
+    return float((array if array.shape == shape else np.broadcast_to(array, shape))[index])
 
 
 def _place(which: str, index: tuple[int, ...]) -> str:
