@@ -24,6 +24,8 @@ def check_writable(*files: Path | None) -> None:
     for file in files:
         if file is None:
             continue
+        if os.path.isdir(file):  # an empty name is this folder
+            raise BlocklawsError(f"cannot write {file}: Is a directory")
         if not os.path.isdir(file.parent):
             raise BlocklawsError(f"cannot write {file}: there is no folder {file.parent}")
         if not os.access(file if os.path.exists(file) else file.parent, os.W_OK):

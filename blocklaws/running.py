@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 import time
 import traceback
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import blocklaws
 from blocklaws import tampering
+from blocklaws.arguments import check_arguments
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
 from blocklaws.claims import never_met_of
@@ -276,6 +276,11 @@ def prepare(
     Raises:
         BlocklawsError: a backend, the spec or a name could not be used.
     """
+    check_arguments({
+        "spec": spec, "blocks": blocks, "dtypes": dtypes, "invariants": invariants, "profile": profile, "seed": seed,
+        "device": device, "known_failures": known_failures, "isolate": isolate, "time_limit": time_limit,
+        "memory_limit": memory_limit, "shard": shard, "timings": timings, "database": database,
+    })  # fmt: skip
     request = {
         "backends": list(backends), "spec": spec, "blocks": list(blocks), "dtypes": list(dtypes),
         "invariants": list(invariants), "profile": profile, "seed": seed, "device": device,
@@ -312,13 +317,9 @@ def _limits(time_limit: float | None, memory_limit: int | None) -> Limits:
 
     limits = Limits()
     if time_limit is not None:
-        if not 0 < time_limit < math.inf:
-            raise BlocklawsError(f"time_limit={time_limit!r} must be a positive number of seconds")
         longer = limits.first_seconds / limits.call_seconds  # frameworks compile in a first call
         limits = dataclasses.replace(limits, call_seconds=time_limit, first_seconds=longer * time_limit)
     if memory_limit is not None:
-        if memory_limit < 1:
-            raise BlocklawsError(f"memory_limit={memory_limit!r} must be a positive number of MiB")
         limits = dataclasses.replace(limits, memory_mib=memory_limit)
     return limits
 
@@ -377,6 +378,7 @@ def verify(
     Raises:
         BlocklawsError: a backend, the spec or a name could not be used.
     """
+    check_arguments({"workers": workers, "executor": executor, "progress": progress})
     if executor is not None and workers != 1:
         raise BlocklawsError(f"workers={workers} and an executor exclude each other: the executor has its own workers")
     run = prepare(

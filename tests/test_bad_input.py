@@ -56,6 +56,7 @@ def refused(*arguments: str) -> str:
         (("verify", "numpy", "--invariant", "prefix-invarance"), "unknown invariant 'prefix-invarance' (did you mean "),
         (("verify", "numpy", "numpy"), "two backends are named 'numpy' (numpy and numpy); give each a name of its own"),
         (("verify", "numpy", "--json", "no/report.json"), "cannot write no/report.json: there is no folder no"),
+        (("verify", "numpy", "--json", ""), "cannot write .: Is a directory"),
         (("verify", "numpy", "-q", "-v"), "--quiet and --verbose exclude each other; leave one out"),
         (("verify", "numpy", "--device", "cuda"), "backend 'numpy' cannot choose a device (it has no with_device)"),
         (("verify", "numpy", "--known-failures", "none.yaml"), "none.yaml: there is no such file"),
