@@ -146,6 +146,7 @@ def false_alarms(files: Sequence[Path]) -> Iterator[str]:
         yield ""
         for line in accused:
             yield f"- Spec {line['spec']}, seed {line['seed']}: {'; '.join(line['failures'])}"
+    yield ""
 
 
 def reports() -> Iterator[str]:

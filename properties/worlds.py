@@ -76,23 +76,27 @@ def _range(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> li
 
 
 def partitions(count: int, step: int) -> list[list[int]]:
-    """Return ways to split a count into consecutive parts: single steps, a prompt and single steps, or a few chunks.
+    """Return ways to split a count into consecutive parts: a prompt and a step, single steps, or a few chunks.
 
-    The lengths are few (1, a half, all but one, all), because each is a shape of its own to a backend that compiles.
+    The lengths are few (1, a half, all but one), because each is a shape of its own to a backend that compiles. All in
+    one part is among them for two tokens only: it continues nothing, and a prompt of all but one looks at its mask too.
     """
     units = count // step
     half = units // 2
     rest = units - half - 1
-    splits = [[units], [units - 1, 1]]
-    if units <= 3:
-        splits += [[half, units - half], [1] * units]
+    if units == 1:
+        splits = [[1]]
+    elif units == 2:
+        splits = [[1, 1], [2]]
+    elif units == 3:
+        splits = [[2, 1], [1, 2], [1, 1, 1]]
     else:
         # Three chunks: what only the one before last holds is lost by a cache that keeps one. Chunks of several tokens
         # come first, in the middle and last, single steps after a prompt, and between two chunks.
-        splits += [[half, rest, 1], [1, half, rest], [half, 1, rest], [half] + [1] * (units - half)]
+        splits = [[units - 1, 1], [half, rest, 1], [1, half, rest], [half, 1, rest], [half] + [1] * (units - half)]
         if units <= 8:
             splits.append([1] * units)
-    return [[part * step for part in split if part > 0] for split in splits]
+    return [[part * step for part in split] for split in splits]
 
 
 def _count(case: Case, sizes: Sizes, pick: Pick, picks: Mapping[str, Any]) -> int:

@@ -95,6 +95,7 @@ PARAMETER_SCALE = {
     "activation-overflows": ("feed_forward.gate", 1000.0),
     "cache-in-float16": ("attention.value", 1e6),
     "weights-through-float16": ("attention.value", 1e6),
+    "inside-norm-in-half": ("attention.output", 1000.0),
 }
 INPUT_SCALE = {
     "square-overflows": 300.0,

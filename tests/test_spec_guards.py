@@ -216,3 +216,16 @@ def test_a_row_that_cancels_to_rounding_noise_is_no_mistake() -> None:
     claimed = {"invariant": "first-position-is-not-turned", "block": "llama-gqa", "dtype": "float32"}
     result = examine("jax", example=example, **claimed)
     assert result.verdict == "holds", result.reason
+
+
+def test_what_is_split_is_continued() -> None:
+    """Fails when a split of more than two units is one part, which no cache continues, or no later part is a chunk."""
+    from blocklaws.properties.worlds import partitions
+
+    for units, step in [(1, 1), (2, 1), (2, 4), (3, 1), (4, 1), (5, 1), (8, 1), (64, 1), (67, 1), (4, 16)]:
+        splits = partitions(units * step, step)
+        assert all(sum(split) == units * step and min(split) > 0 for split in splits)
+        assert all(part % step == 0 for split in splits for part in split)
+        if units > 2:
+            assert all(len(split) > 1 for split in splits)
+            assert any(part > step for split in splits for part in split[1:])

@@ -49,6 +49,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "norm-promotes-output",
         "gains-rounded",
         "mean-square-in-half",
+        "inside-norm-in-half",
         "variance-in-one-pass",
         "eps-in-half",
         "square-overflows",

@@ -250,6 +250,16 @@ class MeanSquareInHalf(Steps):
         return centered / jnp.sqrt(mean(centered**2) + eps)
 
 
+@fault("inside-norm-in-half")
+class InsideNormInHalf(Steps):
+    """The same of the first norm alone, which stands between a branch and its addition."""
+
+    def attention_norm(self, parameters: Parameters, x: jax.Array) -> jax.Array:
+        square = rounded(summed_in(wide(x) ** 2, x.dtype) / x.shape[-1], x.dtype)
+        normed = wide(x) / jnp.sqrt(square + self.config.norm_eps) * wide(parameters["attention_norm.gain"])
+        return normed.astype(x.dtype)
+
+
 @fault("variance-in-one-pass")
 class VarianceInOnePass(Steps):
     def statistics(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -31,6 +31,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "mean-not-subtracted",
         "mean-subtracted",
         "mean-square-in-half",
+        "inside-norm-in-half",
         "variance-in-one-pass",
         "eps-in-half",
         "square-overflows",

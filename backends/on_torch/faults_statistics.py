@@ -167,6 +167,15 @@ class MeanSquareInHalf(DecoderBlock):
         return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)).to(self.wide)
 
 
+class InsideNormInHalf(DecoderBlock):
+    """The same of the first norm alone, which stands between a branch and its addition."""
+
+    def attention_norm(self, x: Tensor) -> Tensor:
+        normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.config.norm_eps)
+        affine: Tensor = self.attention_affine(normed.to(self.wide))
+        return affine.to(x.dtype)
+
+
 class VarianceInOnePass(DecoderBlock):
     """mean(x^2) - mean(x)^2, not less than zero."""
 
