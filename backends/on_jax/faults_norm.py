@@ -250,16 +250,6 @@ class MeanSquareInHalf(Steps):
         return centered / jnp.sqrt(mean(centered**2) + eps)
 
 
-@fault("inside-norm-in-half")
-class InsideNormInHalf(Steps):
-    """The same of the first norm alone, which stands between a branch and its addition."""
-
-    def attention_norm(self, parameters: Parameters, x: jax.Array) -> jax.Array:
-        square = rounded(summed_in(wide(x) ** 2, x.dtype) / x.shape[-1], x.dtype)
-        normed = wide(x) / jnp.sqrt(square + self.config.norm_eps) * wide(parameters["attention_norm.gain"])
-        return normed.astype(x.dtype)
-
-
 @fault("variance-in-one-pass")
 class VarianceInOnePass(Steps):
     def statistics(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -294,3 +284,11 @@ class SquaresSummedInHalf(Steps):
     def statistics(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         center, _ = super().statistics(x)
         return center, summed_in((x - center) ** 2, jnp.float16) / x.shape[-1]
+
+
+@fault("inside-norm-in-half")
+class InsideNormInHalf(SquaresSummedInHalf):
+    """The same of the norms of the branches: queries and keys, which are normed by heads, have an axis more."""
+
+    def statistics(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return super().statistics(x) if x.ndim == 3 else Steps.statistics(self, x)

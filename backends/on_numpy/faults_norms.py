@@ -149,6 +149,18 @@ class _SquaresSummedInHalf(_Divided):
         return result
 
 
+@fault("inside-norm-in-half")
+class _InsideNormInHalf(_SquaresSummedInHalf):
+    """The same of the norms of the branches, and not of those of queries and keys."""
+
+    def norm(self, x: Stream, name: str) -> tuple[Stream, Pullback]:
+        if not name.startswith("attention."):
+            return super().norm(x, name)
+        core, pull_core = NumpyBlock.standardize(self, x, self.config.norm_eps)
+        value, pull_affine = self.affine(core, name)
+        return value, chain(pull_core, pull_affine)
+
+
 # --- which epsilon ----------------------------------------------------------------------------------------------------
 
 

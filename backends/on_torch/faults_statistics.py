@@ -167,15 +167,6 @@ class MeanSquareInHalf(DecoderBlock):
         return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)).to(self.wide)
 
 
-class InsideNormInHalf(DecoderBlock):
-    """The same of the first norm alone, which stands between a branch and its addition."""
-
-    def attention_norm(self, x: Tensor) -> Tensor:
-        normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.config.norm_eps)
-        affine: Tensor = self.attention_affine(normed.to(self.wide))
-        return affine.to(x.dtype)
-
-
 class VarianceInOnePass(DecoderBlock):
     """mean(x^2) - mean(x)^2, not less than zero."""
 
@@ -211,6 +202,13 @@ class SquaresSummedInHalf(_Divided):
         x = self.centred(x)
         total = x.square().to(torch.float16).sum(-1, keepdim=True).to(self.wide)
         return x / self.divisor(total / x.shape[-1], eps)
+
+
+class InsideNormInHalf(SquaresSummedInHalf):
+    """The same of the norms of the branches: queries and keys, which are normed by heads, have an axis more."""
+
+    def standardize(self, x: Tensor, eps: float) -> Tensor:
+        return super().standardize(x, eps) if x.ndim == 3 else DecoderBlock.standardize(self, x, eps)
 
 
 class _WritesItsArgument(DecoderBlock):
