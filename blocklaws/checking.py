@@ -166,11 +166,11 @@ class Case:
         text = f"{self.seed}|{self.invariant.drawn_from}|{self.kind.name}|{self.dtype}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
-    @property
-    def expressions(self) -> list[Expression]:
+    @functools.cached_property
+    def expressions(self) -> tuple[Expression, ...]:
         """Everything that an example is judged by: the clauses, then what is informative, and what is assumed."""
         rest = (self.invariant.informative, self.invariant.assume)
-        return [clause.expression for clause in self.clauses] + [each for each in rest if each is not None]
+        return (*(clause.expression for clause in self.clauses), *(each for each in rest if each is not None))
 
     @functools.cached_property
     def menu(self) -> tuple[Sizes, ...]:

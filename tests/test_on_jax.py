@@ -447,8 +447,9 @@ class TestManners:
         paths = Counter(program.path for program in made)
         # The nine shapes of the menu. A trace: of a printed example, and of two other epsilons at three tokens.
         # Forward: of one sequence, of a part of the tokens, of no sequence, of two printed examples, of the same bytes
-        # in another shape, and of seven other configs at one number of tokens. A cache: chunks of all tokens, of all
-        # but one, of half, of one, and of another config. Gradients: those of the menu, and of another config.
+        # in another shape, and of seven other configs at one number of tokens. A cache: chunks of all but one token
+        # (of two: of all), of half, of one, and of another config. Gradients: those of the menu, and of another
+        # config.
         bounds = {"forward": 9 + 25, "trace": 9 + 3, "gradients": 9 + 1, "forward_cached": 27}
         assert {path: count for path, count in paths.items() if count > bounds[path]} == {}, paths
 
