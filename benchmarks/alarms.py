@@ -84,12 +84,13 @@ def read(path: Path) -> list[dict[str, Any]]:
 def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a line for each seed that was asked for and is not among those kept, of each kind of block and dtype."""
     spec = load_spec()
-    every = tuple(spec.blocks) if asked.every_block else ()
+    every = tuple(spec.blocks) if asked.every_block else tuple(asked.block)
+    kinds = "all" if asked.every_block else ", ".join(every) or "default"
     for backend in asked.backends:
         same: dict[str, Any] = {
             "spec": spec.sha256[:8],
             "backend": backend,
-            "blocks": "all" if every else "default",
+            "blocks": kinds,
             "profile": asked.profile,
             "threads": threads(),
             "invariants": ", ".join(asked.invariant) or "all",
@@ -145,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--first", type=int, default=1000, help="the first seed")
     parser.add_argument("--profile", default="quick")
+    parser.add_argument("--block", action="append", default=[], metavar="KIND", help="only this one; may be repeated")
     parser.add_argument("--every-block", action="store_true", help="the kinds of block too that a run must ask for")
     parser.add_argument("--invariant", action="append", default=[], metavar="ID", help="only this one; may be repeated")
     parser.add_argument("--workers", type=int, default=cores())

@@ -5,7 +5,8 @@ before (`blocklaws faults numpy --claims --seeds 30 --seed 1000 --json numpy.jso
 
     python benchmarks/power.py --matrix numpy.json --matrix torch.json --full full.json --alarms alarms.jsonl --write
 
-`--write` puts the tables between the two marks of docs/power.md; the text around them is written by hand.
+`--write` puts the tables between the two marks of docs/power.md; the text around them is written by hand. A row of the
+false alarms stays on the page until the same is measured again: each took hours.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ PAGE = ROOT / "docs" / "power.md"
 REPORTS = ROOT / "tests" / "bug_report_kinds.yaml"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 HARDEST = 12
+
+#: The cells of a row of the false alarms that say what was measured.
+WHAT = 6
 
 Matrix = dict[str, Any]
 
@@ -129,10 +133,20 @@ def earned(full: Matrix) -> Iterator[str]:
         yield ""
 
 
-def false_alarms(files: Sequence[Path]) -> Iterator[str]:
-    """Yield how often right backends were accused over fresh seeds (`benchmarks/alarms.py`)."""
+def rows_on_page(page: str) -> list[tuple[str, ...]]:
+    """Return the rows of the false alarms that the page has."""
+    head = "| " + " | ".join(alarms.HEADS) + " |"
+    _, _, below = page.partition(head)
+    table = below.partition("\n\n")[0].splitlines()[2:]
+    return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table]
+
+
+def false_alarms(files: Sequence[Path], page: str) -> Iterator[str]:
+    """Yield how often right backends were accused over fresh seeds (`benchmarks/alarms.py`), and what the page has."""
     lines = [line for file in files for line in alarms.read(file)]
-    if not lines:
+    rows = {row[:WHAT]: row for row in rows_on_page(page)}
+    rows |= {row[:WHAT]: row for row in alarms.rows(lines)}
+    if not rows:
         return
     yield "## False alarms"
     yield ""
@@ -141,7 +155,7 @@ def false_alarms(files: Sequence[Path]) -> Iterator[str]:
         "the dtypes are all that the backend has. Threads: `OMP_NUM_THREADS`."
     )
     yield ""
-    yield from table(alarms.HEADS, list(alarms.rows(lines)))
+    yield from table(alarms.HEADS, list(rows.values()))
     if accused := [line for line in lines if line["failures"]]:
         yield ""
         for line in accused:
@@ -195,13 +209,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = [*rates(matrices), *hardest(matrices), *weak(matrices)]
     if asked.full:
         lines += earned(json.loads(asked.full.read_text(encoding="utf-8")))
-    lines += false_alarms(asked.alarms)
+    page = PAGE.read_text(encoding="utf-8")
+    lines += false_alarms(asked.alarms, page)
     lines += reports()
     text = "\n".join(lines).rstrip() + "\n"
     if not asked.write:
         print(text)
         return
-    page = PAGE.read_text(encoding="utf-8")
     before, after = page.split(BEGIN)[0], page.split(END)[1]
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
 

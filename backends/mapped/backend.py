@@ -49,6 +49,7 @@ class MappedBackend:
 
     def __init__(self, mapping: Mapping, device: str | None = None) -> None:
         self._mapping = mapping
+        self._needs_met = False
         self.device = device
         self.name = mapping.name
         self.dtypes = mapping.dtypes
@@ -134,6 +135,9 @@ class MappedBackend:
             return {name: scope.look_up(name) for name in self._mapping.build}
 
     def _check_needs(self) -> None:
+        # The version of a distribution is read from its files: once, or it is a quarter of the time of a build.
+        if self._needs_met:
+            return
         for distribution, (least, node) in self._mapping.needs.items():
             wanted = f"{distribution}>={least}" if least else distribution
             try:
@@ -142,6 +146,7 @@ class MappedBackend:
                 node.refuse(f"{self.name} needs {wanted}, which is not installed; pip install '{wanted}'")
             if least and _numbers(version) < _numbers(least):
                 node.refuse(f"{self.name} needs {wanted}, but {version} is installed; pip install '{wanted}'")
+        self._needs_met = True
 
 
 def _numbers(version: str) -> list[int]:
