@@ -16,6 +16,8 @@ from blocklaws.errors import BlocklawsError
 __all__ = ["check_writable", "read_json", "replace_file", "write_all", "write_bytes", "write_json", "write_text"]
 
 _MAX_JSON = 200_000_000
+#: More digits than a number of a report has: a seed has forty at most.
+_MAX_DIGITS = 1000
 
 
 def check_writable(*files: Path | None) -> None:
@@ -125,7 +127,8 @@ def read_json(path: Path | str) -> Any:
             content = stream.read(_MAX_JSON + 1)
         if len(content) > _MAX_JSON:
             raise BlocklawsError(f"{path}: is larger than {_MAX_JSON:,} bytes; that is no report of blocklaws")
-        return json.loads(content.decode("utf-8"), parse_constant=_no_number)
+        text = content.decode("utf-8")
+        return json.loads(text, parse_constant=_no_number, parse_int=_integer, object_pairs_hook=_once_each)
     except OSError as error:
         raise BlocklawsError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -136,3 +139,18 @@ def read_json(path: Path | str) -> Any:
 
 def _no_number(constant: str) -> Any:
     raise ValueError(f"{constant} is no number of JSON")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits):,} digits is none of ours")
+    return int(digits)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, of which a reader must not have to guess which of two values is meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for number, (name, _) in enumerate(pairs) if any(name == each[0] for each in pairs[:number]))
+        raise ValueError(f"the key {twice!r:.60} stands twice in one object")
+    return found

@@ -111,6 +111,7 @@ class WorkerProcess:
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
         self._poll.register(reading, select.POLLIN)
+        self._may_print = True
         self._finalizer = weakref.finalize(self, _end, self._process, ours, reading, lifeline)
         self.seen: set[Any] = set()
 
@@ -156,12 +157,16 @@ class WorkerProcess:
 
     def _drain(self) -> bool:
         """Take what the worker printed; say whether there may be more."""
+        if not self._may_print:
+            return False
         try:
             printed = os.read(self._printed, 65_536)
         except OSError:  # nothing more, for now
             return False
         if not printed:
+            # Both its outputs are closed, by its end or by the backend.
             self._poll.unregister(self._printed)
+            self._may_print = False
             return False
         self._output = (self._output + printed)[-_OUTPUT:]
         if self._echo:

@@ -8,11 +8,11 @@ a message that does not fit is a `WireError`. Must not: unpickle, evaluate or tr
 from __future__ import annotations
 
 import ctypes
-import json
 import re
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from json import dumps, loads
 from typing import Any
 
 import ml_dtypes
@@ -193,7 +193,7 @@ def send(connection: socket.socket, header: Mapping[str, Any], buffers: Sequence
     Raises:
         OSError: the other side is gone.
     """
-    head = json.dumps({**header, "sizes": [raw.nbytes for raw in buffers]}).encode()
+    head = dumps({**header, "sizes": [raw.nbytes for raw in buffers]}).encode()
     total = sum(raw.nbytes for raw in buffers)
     prefix = _PREFIX.pack(len(head), total)
     if total <= 65_536:
@@ -218,7 +218,7 @@ def receive(read_into: Callable[[memoryview], None]) -> Message:
     head = bytearray(length)
     read_into(memoryview(head))
     try:
-        header = json.loads(head)
+        header = loads(head)
         sizes = header["sizes"]
         if not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) != total:
             raise WireError("the sizes of a message do not add up")

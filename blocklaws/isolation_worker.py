@@ -48,6 +48,9 @@ _OPEN = (
     "worlds",
 )
 
+# What the conversation stands on, as it was before a backend could replace it.
+_exit, _getpid = os._exit, os.getpid
+
 # Arrays returned by forward and forward_cached that are looked at again after later calls: so many, and not above so
 # many bytes together.
 _KEPT, _KEPT_BYTES = 16, 2**26
@@ -270,18 +273,29 @@ def main(descriptor: int, lifeline: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hold_on(lifeline, group=True)
     connection = socket.socket(fileno=descriptor)
+    # A process that the backend starts or forks off is no party to the conversation, and must not hold it open.
+    connection.set_inheritable(False)
+    os.register_at_fork(after_in_child=connection.close)
+    home = _getpid()
 
     def read_into(view: memoryview) -> None:
         while view:
             count = connection.recv_into(view)
             if count == 0:
-                os._exit(0)  # threads that the backend left behind must not keep the process
+                _exit(0)  # threads that the backend left behind must not keep the process
             view = view[count:]
 
     worker = _Worker()
-    while True:
-        answer, packer = worker.answer(*receive(read_into))
-        send(connection, answer, packer.buffers)
+    try:
+        while True:
+            answer, packer = worker.answer(*receive(read_into))
+            if _getpid() != home:
+                _exit(0)  # a fork of this process has come back from the call, too
+            send(connection, answer, packer.buffers)
+    except Exception as error:
+        told = " ".join(str(error).split())[:200]
+        print(f"what the worker stands on has failed it, {type(error).__name__}: {told}", file=sys.stderr, flush=True)
+        _exit(1)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ other. Must not: know an engine that brings executors.
 from __future__ import annotations
 
 import dataclasses
+import queue
 import time
-from collections.abc import Container, Iterator
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
+from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from typing import TYPE_CHECKING, Any
 
 from blocklaws.errors import BlocklawsError
@@ -51,13 +52,15 @@ def run_on_executor(
             return executor.submit(check, *given)
         except RuntimeError as error:  # it was shut down, or is broken
             raise BlocklawsError(_gone(error)) from None
+        except Exception as error:
+            raise BlocklawsError(f"the executor does not take a case: {_told(error)}") from None
 
     try:
         for number in run.numbers:
             if number not in done:
                 numbers[submit(number)] = number
         suspects = []
-        for future in as_completed(list(numbers), None if until is None else max(0.0, until - time.monotonic())):
+        for future in _as_done(list(numbers), until):
             number = numbers.pop(future)
             if (found := _answer(run, number, future)) is None:
                 suspects.append(number)
@@ -77,15 +80,37 @@ def run_on_executor(
             future.cancel()
 
 
-def _gone(error: BaseException) -> str:
+def _as_done(futures: Sequence[Future[Any]], until: float | None) -> Iterator[Future[Any]]:
+    """Yield futures as they are done or cancelled; `as_completed` never hears of those that a shutdown cancels.
+
+    Raises:
+        TimeoutError: the time is over, by the monotonic clock.
+    """
+    done: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+    for future in futures:
+        future.add_done_callback(done.put)
+    for _ in futures:
+        try:
+            yield done.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            raise TimeoutError from None
+
+
+def _told(error: BaseException) -> str:
     told = " ".join(str(error).split())[:200]
-    return f"the executor is gone ({type(error).__name__}{': ' + told if told else ''}), and with it the cases it had"
+    return f"{type(error).__name__}{': ' + told if told else ''}"
+
+
+def _gone(error: BaseException) -> str:
+    return f"the executor is gone ({_told(error)}), and with it the cases it had"
 
 
 def _answer(run: Run, number: int, future: Future[Any]) -> list[CaseResult] | None:
     """Return the results of a case; None where the workers that had it ended, maybe for another's sake."""
+    from blocklaws.report import CaseResult
+
     try:
-        results: list[CaseResult] = future.result()
+        results = future.result()
     except BlocklawsError:
         raise
     except (BrokenExecutor, CancelledError) as error:
@@ -95,8 +120,11 @@ def _answer(run: Run, number: int, future: Future[Any]) -> list[CaseResult] | No
     except Exception as error:
         if type(error).__name__ == "KilledWorker":
             return None
-        told = " ".join(str(error).split())[:300]
-        raise BlocklawsError(f"a worker cannot check cases: {type(error).__name__}: {told}") from None
+        raise BlocklawsError(f"a worker cannot check cases: {_told(error)}") from None
+    if not (isinstance(results, list) and results and all(isinstance(result, CaseResult) for result in results)):
+        raise BlocklawsError(
+            f"the executor's future gave {results!r:.80} for a case; it must give what the submitted function returned"
+        )
     return [run.known.marked(_told_here(result)) for result in results]
 
 

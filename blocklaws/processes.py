@@ -34,6 +34,8 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+# Who sets more threads than there are cores waits for them: a thread that spins until the others come takes their core.
+_WAITING = {"OMP_WAIT_POLICY": "passive"}
 _XLA = "--xla_cpu_multi_thread_eigen=false"
 #: How many processes a task may end before it is given up. A process that somebody kills costs nothing that way.
 _ATTEMPTS = 2
@@ -111,6 +113,8 @@ class Processes(Executor):
 
     def _serve(self, number: int) -> None:
         """Give tasks to one process, until there are no more: the life of a thread."""
+        # What this thread begins inherits its mask: an interrupt of the terminal finds no process half awake.
+        _block_interrupts(True)
         try:
             self._begin(number)
         except BaseException as error:
@@ -301,7 +305,13 @@ def _end_with_the_parent() -> None:
 def _be_a_worker() -> None:
     # An interrupt is the parent's to handle, and standard output belongs to its report.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _block_interrupts(False)
     sys.stdout = sys.stderr
+
+
+def _block_interrupts(blocked: bool) -> None:
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK if blocked else signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def limit_threads() -> list[str]:
@@ -309,7 +319,7 @@ def limit_threads() -> list[str]:
 
     What the user has set stays.
     """
-    wanted = dict.fromkeys(_THREADS, "1") | {"XLA_FLAGS": _XLA}
+    wanted = dict.fromkeys(_THREADS, "1") | _WAITING | {"XLA_FLAGS": _XLA}
     new = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(new)
     return list(new)

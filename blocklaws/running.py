@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import threading
 import time
 import traceback
 import uuid
@@ -104,6 +105,10 @@ def _isolated(backend: Any, device: str | None, limits: Limits | None, *, wall: 
     if backend.partition(":")[0] in registered("models"):
         raise BuildsModels(f"backend {backend!r} builds whole models{NOT_ISOLATED}")
     return isolated(backend, device, limits, wall=wall)
+
+
+# What a backend may change, all threads share: of two runs at once, each would be blamed for what the other does.
+_ONE_RUN = threading.RLock()
 
 
 def run_case(case: Case, property: Property, spec_file: str = "") -> list[CaseResult]:
@@ -351,7 +356,7 @@ def verify(
     database: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
-    """Verify backends against a spec.
+    """Verify backends against a spec. A second call, of another thread, waits for the first.
 
     Args:
         backends: registered names, ``module:attribute``, ``file.py:attribute``, mapping files, or backend objects.
@@ -381,19 +386,20 @@ def verify(
     check_arguments({"workers": workers, "executor": executor, "progress": progress})
     if executor is not None and workers != 1:
         raise BlocklawsError(f"workers={workers} and an executor exclude each other: the executor has its own workers")
-    run = prepare(
-        backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
-        device=device, known_failures=known_failures, isolate=isolate, time_limit=time_limit,
-        memory_limit=memory_limit, shard=shard, timings=timings, database=database,
-    )  # fmt: skip
-    results = {}
-    with processes(workers) if executor is None else contextlib.nullcontext(executor) as place:
-        for number, found in run.results(place):
-            results[number] = found
-            if progress is not None:
-                for result in found:
-                    progress(len(results), len(run.numbers), result)
-    return run.report(results)
+    with _ONE_RUN:
+        run = prepare(
+            backends, spec=spec, blocks=blocks, dtypes=dtypes, invariants=invariants, profile=profile, seed=seed,
+            device=device, known_failures=known_failures, isolate=isolate, time_limit=time_limit,
+            memory_limit=memory_limit, shard=shard, timings=timings, database=database,
+        )  # fmt: skip
+        results = {}
+        with processes(workers) if executor is None else contextlib.nullcontext(executor) as place:
+            for number, found in run.results(place):
+                results[number] = found
+                if progress is not None:
+                    for result in found:
+                        progress(len(results), len(run.numbers), result)
+        return run.report(results)
 
 
 @contextlib.contextmanager

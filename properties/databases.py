@@ -58,7 +58,9 @@ def open_databases(sources: tuple[str, ...]) -> SharedExamples:
     """
     opened = [_opened(source) for source in sources]
     return SharedExamples(
-        opened[0] if len(opened) == 1 else MultiplexedDatabase(*opened), ", ".join(map(_shown, sources))
+        opened[0] if len(opened) == 1 else MultiplexedDatabase(*opened),
+        ", ".join(map(_shown, sources)),
+        keeps=not all(isinstance(each, ReadOnlyDatabase | _StoredFailures) for each in opened),
     )
 
 
@@ -149,9 +151,10 @@ def _key(name: str, block: str, backend: str, dtype: str) -> bytes:
 class SharedExamples:
     """The counterexamples of cases, in an example database."""
 
-    def __init__(self, database: ExampleDatabase, name: str) -> None:
+    def __init__(self, database: ExampleDatabase, name: str, *, keeps: bool) -> None:
         self._database = database
         self._name = name
+        self._keeps = keeps
         self._gone = False
 
     def of(self, case: Case, sizes: Sequence[Sizes], offsets: bool) -> list[tuple[bytes, Example]]:
@@ -173,7 +176,13 @@ class SharedExamples:
     def keep(self, case: Case, example: Example) -> None:
         """Keep what has failed."""
         value = json.dumps(example.as_dict()).encode()
-        self._try(lambda: self._database.save(_key_of(case), value))
+        self._try(lambda: self._save(_key_of(case), value))
+
+    def _save(self, key: bytes, value: bytes) -> None:
+        self._database.save(key, value)
+        # Hypothesis says nothing of a folder that it cannot write to: its own examples can be found again.
+        if self._keeps and value not in self._database.fetch(key):
+            raise OSError("what was saved is not there; is there room for it?")
 
     def forget(self, case: Case, value: bytes) -> None:
         """Forget what holds now, or was never drawn."""

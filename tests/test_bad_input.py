@@ -399,6 +399,11 @@ def test_a_backend_that_supports_nothing_is_unchecked(folder: Path) -> None:
         ('{"blocklaws": "0.1.0", "failure": {"counterexample": {}}}', "bad.json: the case is damaged: "),
         ('{"blocklaws": "0.1.0", "failure": {"counterexample": 7}}', "bad.json: the case is damaged: "),
         ("[" * 100_000, "bad.json: is not JSON: "),
+        (
+            '{"blocklaws": "0.1.0", "seed": ' + "9" * 5000 + "}",
+            "bad.json: is not JSON: a number of 5,000 digits is none",
+        ),
+        ('{"seed": 0, "cases": [], "seed": 1}', "bad.json: is not JSON: the key 'seed' stands twice in one object"),
     ],
 )
 def test_a_damaged_or_foreign_json_is_refused(folder: Path, text: str, message: str) -> None:

@@ -200,6 +200,21 @@ def test_a_server_that_goes_costs_no_verdict(folder: Path) -> None:
     assert report["summary"] == alone["summary"]
 
 
+def test_a_folder_that_takes_nothing_more_is_told(folder: Path) -> None:
+    """Fails when a full disk, of which Hypothesis says nothing, looks like a counterexample that is shared."""
+    backend = write_wrong(folder, "return self.right(x, position_offset) + float('nan')")
+    place = folder / "takes nothing"
+    alone = verified(backend, "--database", str(place))
+    shutil.rmtree(place)
+    place.write_text("", encoding="utf-8")
+    done = invoke("verify", backend, *LLAMA, "--database", str(place), "--json", "report.json")
+    assert done.stderr == (
+        f"blocklaws: the database {place} cannot be used any more "
+        "(what was saved is not there; is there room for it?); the run goes on without it\n"
+    )
+    assert timeless() == alone
+
+
 # --- what strangers put in ---
 
 
@@ -222,7 +237,7 @@ def planted(case: Case, values: Sequence[bytes]) -> list[Example]:
     database = InMemoryExampleDatabase()
     for value in values:
         database.save(_key_of(case), value)
-    shared = SharedExamples(database, "planted")
+    shared = SharedExamples(database, "planted", keeps=True)
     found = shared.of(case, admissible_sizes(case), True)
     kept = set(database.fetch(_key_of(case)))
     assert kept == {value for value, _ in found}, "what cannot be used is forgotten"

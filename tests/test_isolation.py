@@ -205,6 +205,13 @@ def test_an_output_in_the_input_is_one_here(tmp_path: Path) -> None:
         ("KillsItself", r"forward ended the process \(signal 15, SIGTERM\)"),
         ("Hangs", r"forward gave no answer within 1 s, and its process was ended"),
         ("EatsMemory", r"forward held \d+ MiB of memory, more than 400 MiB, and was ended"),
+        ("ClosesItsOutputs", r"forward ended the process \(exit status 5\)"),
+        ("ExitsBesideAFork", r"forward ended the process \(exit status 3\)"),
+        (
+            "ReplacesGetcwd",
+            r"forward ended the process \(exit status 1\); it printed last: 'what the worker stands on has failed it, "
+            r"ZeroDivisionError: division by zero'",
+        ),
         ("ClosesEverything", r"forward (closed the connection|ended the process)"),
         ("ForgesAnswers", r"forward .*(longer than any that is meant|no header|no answer|do not add up)"),
     ],
@@ -220,14 +227,15 @@ def test_the_cause_is_told_and_the_next_call_has_a_worker(name: str, cause: str)
             built.forward(world().input.copy(), 0)
 
 
-@pytest.mark.parametrize("name", ["PrintsMegabytes", "LeavesThreads"])
+@pytest.mark.parametrize("name", ["PrintsMegabytes", "LeavesThreads", "Forks", "ReplacesJson"])
 def test_noise_is_no_failure(name: str) -> None:
-    """Fails when a full pipe or a thread that stays holds an answer up."""
+    """Fails when a full pipe or a thread that stays holds an answer up, or a fork gives one to a call after its own."""
     subject = breaking(name)
-    w = world("float32")
     (honest,) = find_subjects("numpy")
-    output, _ = subject.build(w).forward(w.input.copy(), 0)
-    np.testing.assert_allclose(output, honest.build(w).forward(w.input.copy(), 0)[0], rtol=1e-4, atol=1e-5)
+    for size in (3, 2, 1):
+        w = world("float32", size)
+        output, _ = subject.build(w).forward(w.input.copy(), 0)
+        np.testing.assert_allclose(output, honest.build(w).forward(w.input.copy(), 0)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_crash_costs_its_own_examples_only() -> None:

@@ -108,13 +108,14 @@ def test_a_process_that_dies_costs_its_own_case(folder: Path) -> None:
 @pytest.mark.slow
 def test_workers_have_one_thread_each_and_leave_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails when every worker of a framework takes all cores, or the caller's environment is changed."""
-    for name in ("OMP_NUM_THREADS", "XLA_FLAGS"):
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "XLA_FLAGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "2")
-    change = "import os; raise ValueError([os.environ.get(name) for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS')])"
+    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY"]
+    change = f"import os; raise ValueError([os.environ.get(name) for name in {names}])"
     before = dict(os.environ)
     _, found, _ = cases(folder, write_wrong(folder, change), "--block", "llama", "--no-isolate", "--workers", "2")
-    assert found[0]["reason"].startswith("forward raised ValueError: ['1', '2'] ")
+    assert found[0]["reason"].startswith("forward raised ValueError: ['1', '2', 'passive'] ")
     assert {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} == {
         name: value for name, value in before.items() if not name.startswith("PYTEST")
     }
@@ -235,6 +236,34 @@ def test_a_worker_that_would_run_something_else_refuses(folder: Path, change: di
     assert told.replace("1ad4d6b3", job.spec[:8]) in str(caught.value)
 
 
+class Odd(Executor):
+    """An executor that raises, or whose futures give something else."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        future: Future[Any] = Future()
+        future.set_result(self._answer)
+        return future
+
+
+def test_runs_of_two_threads_do_not_blame_each_other() -> None:
+    """Fails when a run finds the random state changed by the run beside it."""
+
+    def once(_: int) -> list[str]:
+        report = blocklaws.verify(
+            "numpy", blocks=["plain"], dtypes=["float32"], profile="quick",
+            invariants=["output-parity", "prefix-invariance", "trace-agrees", "shape-preservation", "repeatable"],
+        )  # fmt: skip
+        return [case.verdict for case in report.cases]
+
+    with ThreadPoolExecutor(3) as threads:
+        assert {verdict for found in threads.map(once, range(6)) for verdict in found} == {"holds"}
+
+
 def test_an_executor_that_breaks_is_one_line(folder: Path) -> None:
     """Fails when a pool that a crash has broken ends in a traceback, or in verdicts about cases that never ran."""
     wrong = write_wrong(folder, "import os; os._exit(3)")
@@ -247,6 +276,17 @@ def test_an_executor_that_breaks_is_one_line(folder: Path) -> None:
         pass
     with pytest.raises(blocklaws.BlocklawsError, match=r"^the executor is gone \(RuntimeError: cannot schedule new"):
         blocklaws.verify(wrong, spec="spec.yaml", blocks=["llama"], executor=executor, isolate=False)
+    # A shutdown in the middle cancels what waits, and tells nobody who waits for it.
+    leaving = ThreadPoolExecutor(1)
+    with pytest.raises(blocklaws.BlocklawsError, match=r"^the executor is gone \(CancelledError\), and with it"):
+        blocklaws.verify(
+            "numpy", blocks=["plain"], dtypes=["float64"], profile="quick", executor=leaving,
+            progress=lambda *_: leaving.shutdown(wait=False, cancel_futures=True),
+        )  # fmt: skip
+    with pytest.raises(blocklaws.BlocklawsError, match=r"^the executor does not take a case: ValueError: no room"):
+        blocklaws.verify("numpy", executor=Odd(ValueError("no room")))
+    with pytest.raises(blocklaws.BlocklawsError, match=r"^the executor's future gave 42 for a case; it must give what"):
+        blocklaws.verify("numpy", executor=Odd(42))
     with pytest.raises(blocklaws.BlocklawsError, match="workers=2 and an executor exclude each other"):
         blocklaws.verify(wrong, workers=2, executor=executor)
 

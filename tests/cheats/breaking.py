@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -100,6 +101,54 @@ class LeavesThreads(Block):
     def __init__(self, config, parameters, dtype):
         super().__init__(config, parameters, dtype)
         threading.Thread(target=time.sleep, args=(3600,)).start()
+
+
+@adapter
+class ClosesItsOutputs(Block):
+    """Closes what it prints to, and ends a moment later: the harness hears of the one before the other."""
+
+    def forward(self, x, position_offset=0):
+        os.close(1)
+        os.close(2)
+        time.sleep(0.3)
+        os._exit(5)
+
+
+@adapter
+class Forks(Block):
+    """Right, twice: it forks, and both processes come back from the call."""
+
+    def forward(self, x, position_offset=0):
+        os.fork()
+        return super().forward(x, position_offset)
+
+
+@adapter
+class ExitsBesideAFork(Block):
+    """Ends its process, and leaves a fork of it behind."""
+
+    def forward(self, x, position_offset=0):
+        if os.fork():
+            os._exit(3)
+        time.sleep(3600)
+
+
+@adapter
+class ReplacesJson(Block):
+    """Right, and replaces what others in its process read JSON with."""
+
+    def forward(self, x, position_offset=0):
+        json.loads = json.dumps = lambda *given, **options: {"sizes": []}
+        return super().forward(x, position_offset)
+
+
+@adapter
+class ReplacesGetcwd(Block):
+    """Replaces a function that its process stands on."""
+
+    def forward(self, x, position_offset=0):
+        os.getcwd = lambda: 1 / 0
+        return super().forward(x, position_offset)
 
 
 @adapter
