@@ -5,8 +5,10 @@ compiled once. A line is kept for each seed of each, so that a measure that was 
 several make one table:
 
     python benchmarks/alarms.py numpy --seeds 200 --keep alarms.jsonl
-    OMP_NUM_THREADS=2 python benchmarks/alarms.py torch jax --seeds 200 --every-block --keep alarms.jsonl
+    OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive python benchmarks/alarms.py torch jax --every-block --keep alarms.jsonl
     python benchmarks/power.py --alarms alarms.jsonl --write
+
+With more threads than cores, let those that wait sleep: spinning, they took ten times as long.
 
 Nothing here knows which backends are right: an accusation is printed with what it says.
 """
