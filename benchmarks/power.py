@@ -32,7 +32,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 HARDEST = 12
 
 #: The cells of a row of the false alarms that say what was measured.
-WHAT = 6
+WHAT = alarms.HEADS.index("seeds")
 
 Matrix = dict[str, Any]
 

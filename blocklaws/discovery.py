@@ -19,7 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from blocklaws.errors import BackendError, BlocklawsError, did_you_mean, missing_module
+from blocklaws.errors import BackendError, BlocklawsError, did_you_mean, missing_module, one_line
 from blocklaws.models.subject import subject_of
 from blocklaws.subjects import Subject
 
@@ -185,5 +185,5 @@ def _where_raised(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"fails: {error.msg} (line {error.lineno})"
     where = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
-    message = " ".join(str(error).split())[:300]
+    message = one_line(error, 300)
     return f"raised {type(error).__name__}: {message}{where}"

@@ -11,7 +11,16 @@ import difflib
 import importlib.util
 from collections.abc import Iterable
 
-__all__ = ["BackendError", "BlocklawsError", "ConfigError", "SpecError", "did_you_mean", "missing_module", "plain_word"]
+__all__ = [
+    "BackendError",
+    "BlocklawsError",
+    "ConfigError",
+    "SpecError",
+    "did_you_mean",
+    "missing_module",
+    "one_line",
+    "plain_word",
+]
 
 
 class BlocklawsError(Exception):
@@ -40,6 +49,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def one_line(error: object, most: int) -> str:
+    """Return what an error says in one line, no longer than so many characters."""
+    return " ".join(str(error).split())[:most]
 
 
 def plain_word(word: object) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from blocklaws.errors import BlocklawsError
+from blocklaws.errors import BlocklawsError, one_line
 
 __all__ = ["check_writable", "read_json", "replace_file", "write_all", "write_bytes", "write_json", "write_text"]
 
@@ -134,7 +134,7 @@ def read_json(path: Path | str) -> Any:
     except UnicodeDecodeError:
         raise BlocklawsError(f"{path}: is not JSON: it is not text in UTF-8") from None
     except (ValueError, RecursionError) as error:
-        raise BlocklawsError(f"{path}: is not JSON: {' '.join(str(error).split())[:120]}") from None
+        raise BlocklawsError(f"{path}: is not JSON: {one_line(error, 120)}") from None
 
 
 def _no_number(constant: str) -> Any:

@@ -23,7 +23,7 @@ from blocklaws.built import BlockRaised, Built
 from blocklaws.canonical import CAPABILITIES
 from blocklaws.config import BlockConfig
 from blocklaws.discovery import find_subjects, registered
-from blocklaws.errors import BackendError, BlocklawsError
+from blocklaws.errors import BackendError, BlocklawsError, one_line
 from blocklaws.isolation_wire import Packer, WireError, receive, send, span, unpack
 from blocklaws.lifelines import hold_on
 from blocklaws.models.subject import NOT_ISOLATED, BuildsModels, only_blocks
@@ -81,7 +81,7 @@ def _own_package(label: str) -> str:
 
 
 def _raised(call: str, error: BaseException) -> BlockRaised:
-    message = " ".join(str(error).split())[:300]
+    message = one_line(error, 300)
     return BlockRaised(
         call, f"raised {type(error).__name__}: {message}" if message else f"raised {type(error).__name__}"
     )
@@ -293,7 +293,7 @@ def main(descriptor: int, lifeline: int) -> None:
                 _exit(0)  # a fork of this process has come back from the call, too
             send(connection, answer, packer.buffers)
     except Exception as error:
-        told = " ".join(str(error).split())[:200]
+        told = one_line(error, 200)
         print(f"what the worker stands on has failed it, {type(error).__name__}: {told}", file=sys.stderr, flush=True)
         _exit(1)
 

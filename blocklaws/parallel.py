@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from typing import TYPE_CHECKING, Any
 
-from blocklaws.errors import BlocklawsError
+from blocklaws.errors import BlocklawsError, one_line
 from blocklaws.processes import ProcessEnded, Processes
 from blocklaws.tasks import check, job_of
 
@@ -96,8 +96,8 @@ def _as_done(futures: Sequence[Future[Any]], until: float | None) -> Iterator[Fu
             raise TimeoutError from None
 
 
-def _told(error: BaseException) -> str:
-    told = " ".join(str(error).split())[:200]
+def _told(error: BaseException, most: int = 200) -> str:
+    told = one_line(error, most)
     return f"{type(error).__name__}{': ' + told if told else ''}"
 
 
@@ -120,7 +120,7 @@ def _answer(run: Run, number: int, future: Future[Any]) -> list[CaseResult] | No
     except Exception as error:
         if type(error).__name__ == "KilledWorker":
             return None
-        raise BlocklawsError(f"a worker cannot check cases: {_told(error)}") from None
+        raise BlocklawsError(f"a worker cannot check cases: {_told(error, 300)}") from None
     if not (isinstance(results, list) and results and all(isinstance(result, CaseResult) for result in results)):
         raise BlocklawsError(
             f"the executor's future gave {results!r:.80} for a case; it must give what the submitted function returned"

@@ -27,16 +27,16 @@ from blocklaws.lifelines import hold_on
 __all__ = ["ProcessEnded", "Processes", "cores", "limit_threads", "pool"]
 
 # One block is far too small to share among threads, and the workers fill the cores.
-_THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
-# Who sets more threads than there are cores waits for them: a thread that spins until the others come takes their core.
-_WAITING = {"OMP_WAIT_POLICY": "passive"}
-_XLA = "--xla_cpu_multi_thread_eigen=false"
+_THREADS = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    # Where the user has set more threads than there are cores, one that spins until the others come takes their core.
+    "OMP_WAIT_POLICY": "passive",
+}
 #: How many processes a task may end before it is given up. A process that somebody kills costs nothing that way.
 _ATTEMPTS = 2
 
@@ -319,8 +319,7 @@ def limit_threads() -> list[str]:
 
     What the user has set stays.
     """
-    wanted = dict.fromkeys(_THREADS, "1") | _WAITING | {"XLA_FLAGS": _XLA}
-    new = {name: value for name, value in wanted.items() if name not in os.environ}
+    new = {name: value for name, value in _THREADS.items() if name not in os.environ}
     os.environ.update(new)
     return list(new)
 

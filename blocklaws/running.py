@@ -29,7 +29,7 @@ from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Outcome, Property
 from blocklaws.claims import never_met_of
 from blocklaws.discovery import check_databases, find_search, find_subjects, is_own, registered
-from blocklaws.errors import BackendError, BlocklawsError
+from blocklaws.errors import BackendError, BlocklawsError, one_line
 from blocklaws.failure_text import run_command, shown_place
 from blocklaws.known_failures import KnownFailures
 from blocklaws.models.subject import NOT_ISOLATED, BuildsModels, subject_of
@@ -156,7 +156,7 @@ def _run_case(case: Case, property: Property, spec_file: str) -> list[CaseResult
 
 def _own_mistake(error: Exception) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    message = " ".join(str(error).split())[:300]
+    message = one_line(error, 300)
     at = f"{Path(frame.filename).name}:{frame.lineno}"
     return f"blocklaws or a property failed with {type(error).__name__}: {message} ({at}); please report it"
 

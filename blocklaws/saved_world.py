@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 
 import blocklaws
 from blocklaws.checking import Case
-from blocklaws.errors import BlocklawsError
+from blocklaws.errors import BlocklawsError, one_line
 from blocklaws.files import write_bytes
 from blocklaws.stored_failures import check_case
 from blocklaws.worlds import Recipe, World, as_dtype
@@ -157,7 +157,7 @@ def read_world(path: Path | str) -> SavedWorld:
     except OSError as error:
         raise BlocklawsError(f"{path}: cannot be read: {error.strerror}") from None
     except Exception as error:  # a stranger's bytes: zipfile, zlib, NumPy and ast each have exceptions of their own
-        what = " ".join(str(error).split())[:120]
+        what = one_line(error, 120)
         raise BlocklawsError(f"{path}: is no saved world of blocklaws: {what or type(error).__name__}") from None
     header = texts["blocklaws"]
     if not isinstance(header, dict) or header.get("format") != FORMAT:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, InvalidStateError
 from typing import Any
 
-from blocklaws.errors import BlocklawsError, missing_module
+from blocklaws.errors import BlocklawsError, missing_module, one_line
 
 __all__ = ["MPI", "scheduled"]
 
@@ -66,7 +66,7 @@ def _client(address: str, make: Any) -> Iterator[Executor]:
     try:
         client = make(address, timeout=ANSWERS_WITHIN, set_as_default=False)
     except (OSError, ValueError) as error:  # a TimeoutError is an OSError
-        told = " ".join(str(error).split())[:200]
+        told = one_line(error, 200)
         raise BlocklawsError(f"--scheduler {address}: no Dask scheduler answers there ({told})") from None
     try:
         try:
@@ -189,7 +189,7 @@ def _mpi() -> Iterator[Executor | None]:
     except ImportError as error:
         raise BlocklawsError(f"--scheduler {MPI}: {missing_module(error)}") from None
     except RuntimeError as error:  # the library of MPI itself
-        told = " ".join(str(error).split())[:200]
+        told = one_line(error, 200)
         raise BlocklawsError(f"--scheduler {MPI}: mpi4py finds no MPI ({told}); install one") from None
     if mpi.COMM_WORLD.Get_size() == 1:
         raise BlocklawsError(

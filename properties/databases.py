@@ -28,7 +28,7 @@ from hypothesis.database import (
 )
 
 from blocklaws.checking import Case
-from blocklaws.errors import BlocklawsError, missing_module
+from blocklaws.errors import BlocklawsError, missing_module, one_line
 from blocklaws.files import read_json
 from blocklaws.json_checking import first_problem
 from blocklaws.properties.worlds import could_draw
@@ -112,7 +112,7 @@ def _redis(address: str) -> ExampleDatabase:
         client = redis.Redis.from_url(address, socket_timeout=_ANSWERS_WITHIN, socket_connect_timeout=_ANSWERS_WITHIN)
         client.ping()
     except (redis.RedisError, ValueError, OSError) as error:
-        told = " ".join(str(error).split())[:200]
+        told = one_line(error, 200)
         raise BlocklawsError(f"--database {shown}: no Redis answers there ({told})") from None
     return RedisExampleDatabase(client, key_prefix=b"blocklaws-example:")
 
@@ -200,7 +200,7 @@ class SharedExamples:
             return action()
         except Exception as error:  # whatever an engine raises: OSError, RedisError ...
             self._gone = True
-            told = " ".join(str(error).split())[:200]
+            told = one_line(error, 200)
             print(
                 f"blocklaws: the database {self._name} cannot be used any more ({told}); the run goes on without it",
                 file=sys.stderr,

@@ -15,7 +15,7 @@ import torch
 from blocklaws.backends.transformers_models.model import Model
 from blocklaws.backends.transformers_models.shrinking import ATTEMPTS, VOCABULARY, shrunk
 from blocklaws.backends.transformers_models.weights import fill
-from blocklaws.errors import BackendError, did_you_mean
+from blocklaws.errors import BackendError, did_you_mean, one_line
 
 __all__ = ["ATTENTIONS", "TransformersModels"]
 
@@ -129,4 +129,4 @@ def _attempt(model_class: Any, config: Any, attention: str) -> Model:
 
 
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return f"{type(error).__name__}: {one_line(error, 200)}"
