@@ -10,7 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import jsonschema
+from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
 
 from blocklaws.checking import Case, Property
 from blocklaws.discovery import find_property, find_subjects
@@ -129,14 +131,41 @@ def properties_of(invariants: Iterable[Invariant]) -> dict[str, Property]:
 
 
 def _check_arguments(invariant: Invariant, property: Property) -> None:
-    try:
-        jsonschema.validate(_plain(invariant.arguments), property.schema)
-    except jsonschema.ValidationError as error:
+    error = best_match(_validator(property).iter_errors(_plain(invariant.arguments)))
+    if error is not None:
         where = ".".join(str(part) for part in error.absolute_path)
         raise SpecError(
             f"{invariant.place}: invariant {invariant.id!r}: with{'.' + where if where else ''}: {error.message} "
             f"(property {property.name!r})"
-        ) from None
+        )
+
+
+# Whether a schema is one takes longer to see than whether arguments fit it, and a worker asks that for each of its
+# cases. The schemas are held too, so that their identities stay their own.
+_VALIDATORS: dict[int, tuple[Mapping[str, Any], Validator]] = {}
+_MOST_VALIDATORS = 1000
+
+
+def _validator(property: Property) -> Validator:
+    """Return what checks a property's arguments; its schema is checked itself when it is first met.
+
+    Raises:
+        BlocklawsError: the schema is not one.
+    """
+    schema = property.schema
+    if id(schema) not in _VALIDATORS:
+        kind = validator_for(schema)
+        try:
+            kind.check_schema(dict(schema))
+        except SchemaError as error:
+            where = "".join(f".{part}" for part in error.absolute_path)
+            raise BlocklawsError(
+                f"property {property.name!r}: schema{where} is not JSON Schema: {error.message}; mend the property"
+            ) from None
+        if len(_VALIDATORS) >= _MOST_VALIDATORS:
+            _VALIDATORS.clear()
+        _VALIDATORS[id(schema)] = schema, kind(schema)
+    return _VALIDATORS[id(schema)][1]
 
 
 def _plain(value: Any) -> Any:

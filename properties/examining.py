@@ -30,6 +30,8 @@ __all__ = [
     "Refuted",
     "as_near",
     "lent",
+    "may_turn_a_relu",
+    "noise_of_gradients",
     "refuted",
     "require",
     "require_dtype",
@@ -114,14 +116,38 @@ def same(case: Case, got: np.ndarray, want: np.ndarray, claim: str) -> Judgement
     return close(got, want, case.tolerance, 1.0, claim)
 
 
-def as_near(case: Case, base: Pass, got: np.ndarray, output: np.ndarray, claim: str) -> Judgement:
-    """Return whether an output is as near to that of ``forward`` as two compilations of one recipe are."""
-    require(finite(output, "output"))
-    noise = base.resolve(("recipe", "output")).astype(np.float64) - base.reference().output()
-    exact = output.astype(np.float64)
+def as_near(case: Case, base: Pass, got: np.ndarray, value: np.ndarray, claim: str, stage: str = "output") -> Judgement:
+    """Return whether an output, or a stage, is as near to another as two compilations of one recipe are."""
+    require(finite(value, stage))
+    noise = base.resolve(("recipe", stage)).astype(np.float64) - base.reference().resolve((stage,))
+    exact = value.astype(np.float64)
     if exact.shape != noise.shape:
-        require(identical(exact, base.reference().output(), "the shape of the output"))
+        require(identical(exact, base.reference().resolve((stage,)), f"the shape of the {stage}"))
     return calibrated(got, exact, exact + noise, case.tolerance, claim)
+
+
+def noise_of_gradients(case: Case, base: Pass) -> float:
+    """Return by how much another order of summation may move an entry of a gradient, where it turns no ReLU."""
+    noise = 0.0
+    for path in (("gradient", "input"), ("gradient", "parameters")):
+        exact, rounded = base.reference().resolve(path), base.resolve(("recipe", *path))
+        pairs = [(exact, rounded)] if path[-1] == "input" else [(exact[name], rounded[name]) for name in rounded]
+        noise = max(noise, *(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs))
+    return case.tolerance.c * noise if np.isfinite(noise) else float("inf")
+
+
+def may_turn_a_relu(case: Case, base: Pass) -> bool:
+    """Return whether some ReLU may be on in one order of summation and off in another, and its gradients with it."""
+    if base.world.config.feed_forward != "relu":
+        return False
+    stage = "feed_forward_norm" if base.world.config.placement == "pre" else "after_attention"
+    up, bias = (base.world.parameters.get(f"feed_forward.{name}", np.zeros(())) for name in ("up", "up_bias"))
+    sums, rounded = (
+        np.asarray(read, np.float64) @ up.astype(np.float64) + bias.astype(np.float64)
+        for read in (base.reference().resolve((stage,)), base.resolve(("recipe", stage)))
+    )
+    margin = case.tolerance.c * np.abs(rounded - sums).max() + case.tolerance.floor * np.abs(sums).max()
+    return not np.abs(sums).min() > margin
 
 
 class PythonProperty:

@@ -20,7 +20,15 @@ from blocklaws.built import BlockRaised
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import close, differs, identical
 from blocklaws.passes import Pass, Unavailable
-from blocklaws.properties.examining import PythonProperty, as_near, refuted, require, within
+from blocklaws.properties.examining import (
+    PythonProperty,
+    as_near,
+    may_turn_a_relu,
+    noise_of_gradients,
+    refuted,
+    require,
+    within,
+)
 from blocklaws.worlds import World
 
 __all__ = ["LAYOUTS", "OF_OTHER_CALLS", "MemoryLayoutsProperty"]
@@ -108,7 +116,7 @@ class MemoryLayoutsProperty(PythonProperty):
     def check(self, case: Case, world: World, base: Pass) -> Examination:
         """Hand every layout to ``forward``, and then some to ``trace`` and ``gradients``."""
         contiguous = base.output()
-        taken = []
+        taken: dict[str, bool] = {}
         layouts = case.invariant.arguments.get("layouts", LAYOUTS)
         for name in layouts:
             with _laid_out(world.input, name, "layout", "an input") as view:
@@ -116,7 +124,7 @@ class MemoryLayoutsProperty(PythonProperty):
                     output, _ = base.built.forward(view, world.position_offset)
                 except BlockRaised:
                     continue
-                taken.append(name)
+                taken[name] = bool(np.array_equal(output, contiguous, equal_nan=True))
                 claim = f"the output of an input laid out {name}"
                 judgement = close(output, contiguous, case.tolerance, 1.0, claim)
                 if not judgement.holds:
@@ -148,12 +156,21 @@ class MemoryLayoutsProperty(PythonProperty):
                     claim = f"the stage {stage} of an input laid out {name}"
                     if stage not in stages:
                         raise refuted(claim, f"trace, layout {name}: trace does not show {stage}, as it did before")
-                    require(close(stages[stage], value, case.tolerance, 1.0, claim), f"trace, layout {name}")
+                    judgement = close(stages[stage], value, case.tolerance, 1.0, claim)
+                    if not judgement.holds and stage in base.reference().stages():
+                        judgement = as_near(case, base, stages[stage], value, claim, stage)
+                    require(judgement, f"trace, layout {name}")
 
     def _check_gradients(
-        self, case: Case, world: World, base: Pass, layouts: Sequence[str], taken: Sequence[str]
+        self, case: Case, world: World, base: Pass, layouts: Sequence[str], taken: Mapping[str, bool]
     ) -> None:
-        """Hand some layouts of the cotangent to ``gradients``, each beside an input in another one that it takes."""
+        """Hand some layouts of the cotangent to ``gradients``, each beside an input in another one that it takes.
+
+        Args:
+            case, world, base: what is checked.
+            layouts: of the cotangent.
+            taken: the layouts of the input that ``forward`` takes, and whether its output was the same to the last bit.
+        """
         if not layouts:
             return
         # What overflows says nothing of a layout.
@@ -177,7 +194,15 @@ class MemoryLayoutsProperty(PythonProperty):
                     claim = f"gradient.{of} for an input laid out {beside} and a cotangent laid out {name}"
                     if of not in gradients:
                         raise refuted(claim, f"{told}: gradients does not give {of}, as it did before")
-                    require(within(gradients[of], value, allowed, claim), told)
+                    judgement = within(gradients[of], value, allowed, claim)
+                    if not judgement.holds:
+                        if not taken.get(beside, True) and may_turn_a_relu(case, base):
+                            continue
+                        # In half precision a norm of few features makes of the last digits of its row a tenth of a
+                        # gradient, and the recipe's own error says so.
+                        bound = allowed + noise_of_gradients(case, base)
+                        judgement = within(gradients[of], value, bound, claim)
+                    require(judgement, told)
 
 
 @contextlib.contextmanager

@@ -135,8 +135,11 @@ def _draw(case: Case, strategy: SearchStrategy[Example], look: Callable[[Example
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HypothesisWarning)
 
-        @hypothesis.seed(case.search_seed)
-        @settings(
+        def examined(example: Example) -> None:
+            look(example)
+
+        # Applied by hand: Hypothesis tokenizes the source of a test, decorators and all, each time that one begins.
+        asked = settings(
             max_examples=case.budget,
             phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
             database=None,
@@ -147,11 +150,7 @@ def _draw(case: Case, strategy: SearchStrategy[Example], look: Callable[[Example
             verbosity=Verbosity.quiet,
             suppress_health_check=list(HealthCheck),
         )
-        @given(strategy)
-        def examined(example: Example) -> None:
-            look(example)
-
-        examined()
+        hypothesis.seed(case.search_seed)(asked(given(strategy)(examined)))()
 
 
 # Until one fails, examples are looked at in the order in which they are drawn, whatever they show: they are drawn once

@@ -41,19 +41,21 @@ def faulty(fault: str, backend: str = "numpy") -> Any:
 
 
 class Altered:
-    """The NumPy backend with some methods of its blocks replaced, or of itself (``build``).
+    """A built-in backend, ``of``, with some methods of its blocks replaced, or of itself (``build``).
 
     Each replacement is called with the block and the arguments of the call.
     """
 
     name = "altered"
-    dtypes = ("float64", "float32")
 
-    def __init__(self, deterministic: bool = True, validates: bool = True, **methods: Callable[..., Any]) -> None:
+    def __init__(
+        self, deterministic: bool = True, validates: bool = True, of: str = "numpy", **methods: Callable[..., Any]
+    ) -> None:
         self.deterministic = deterministic
         self.validates = validates
         self._methods = methods
-        self._right = find_subjects("numpy")[0].backend
+        self._right = find_subjects(of)[0].backend
+        self.dtypes = self._right.dtypes
 
     def build(self, config: Any, parameters: Any, dtype: str) -> Any:
         """Return a right block with the replacements over it."""

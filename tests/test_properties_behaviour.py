@@ -9,15 +9,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mapped_support import MAPPINGS
 from property_support import Altered, check, faulty
 
 from blocklaws import SpecError
+from blocklaws.discovery import find_property
+from blocklaws.errors import BlocklawsError
 from blocklaws.properties.memory_layouts import LAYOUTS
+from blocklaws.replaying import examine
 
 ALL_BOUNDARIES = [
     "head-counts", "component-width", "missing-parameter", "unknown-parameter", "input-rank", "input-width",
     "empty-tokens", "position-range", "released-cache", "empty-batch",
 ]  # fmt: skip
+
+
+# --- what every property has ------------------------------------------------------------------------------------------
+
+
+def test_a_schema_that_is_none_is_the_property_s_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the schema of a property is taken on trust, or its mistake is told as the spec's, or as a traceback."""
+    monkeypatch.setattr(type(find_property("call-history")), "schema", {"properties": {"most": {"type": "nonsense"}}})
+    with pytest.raises(BlocklawsError, match=r"^property 'call-history': schema\.properties\.most\.type is not JSON"):
+        check(tmp_path, "call-history")
 
 
 # --- call-history ----------------------------------------------------------------------------------------------------
@@ -290,10 +304,14 @@ def test_a_write_beside_the_view_is_seen(tmp_path: Path) -> None:
 def _cotangent_read(how: Callable[[Any], Any]) -> Altered:
     """Return a backend whose gradients read the cotangent in some way."""
 
+    return Altered(gradients=_cotangent_taken(how))
+
+
+def _cotangent_taken(how: Callable[[Any], Any]) -> Callable[..., Any]:
     def gradients(block: Any, x: Any, cotangent: Any, position_offset: int = 0) -> Any:
         return block.gradients(x, how(cotangent), position_offset)
 
-    return Altered(gradients=gradients)
+    return gradients
 
 
 def _in_memory_order(cotangent: Any) -> Any:
@@ -315,6 +333,42 @@ def test_a_cotangent_that_is_read_in_memory_order_is_seen(
     result = check(tmp_path, "memory-layouts", _cotangent_read(how), where="T >= 3")
     assert result.verdict == "violated", result.reason
     assert f"cotangent layout {layout}" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tokens", "d_head", "d_ff", "seed"), [("float16", 64, 18, 5, 492187), ("bfloat16", 2, 4, 3, 203998)]
+)
+def test_another_order_of_summation_is_no_mistake(dtype: str, tokens: int, d_head: int, d_ff: int, seed: int) -> None:
+    """Fails if a gradient that half precision knows badly must be as near as others: that of PyTorch was not."""
+    pytest.importorskip("torch")
+    n_heads = 3 if dtype == "float16" else 1
+    sizes = {"B": 1, "T": tokens, "n_heads": n_heads, "n_kv_heads": n_heads, "d_head": d_head, "d_ff": d_ff}
+    result = examine(
+        str(MAPPINGS / "torch_encoder.yaml"),
+        invariant="memory-layout-independence",
+        block="original",
+        dtype=dtype,
+        name="torch_encoder[post]",
+        example={
+            "sizes": {**sizes, "d_model": n_heads * d_head},
+            "pattern": "shifted",
+            "seed": seed,
+            "position_offset": 0,
+            "picks": {},
+        },
+    )
+    assert result.verdict == "holds", result.reason
+
+
+@pytest.mark.parametrize("block", ["gpt", "original"])
+@pytest.mark.parametrize("how", [_in_memory_order, _from_the_first_byte])
+def test_what_rounding_may_do_hides_no_layout(tmp_path: Path, how: Callable[[Any], Any], block: str) -> None:
+    """Fails if what half precision is allowed lets a cotangent through that is read in memory order."""
+    pytest.importorskip("torch")
+    backend = Altered(of="torch", gradients=_cotangent_taken(how))
+    result = check(tmp_path, "memory-layouts", backend, block=block, dtype="bfloat16", where="T >= 3 and T <= 8")
+    assert result.verdict == "violated", result.reason
+    assert "cotangent layout" in result.reason
 
 
 def test_a_write_beside_the_cotangent_is_seen(tmp_path: Path) -> None:

@@ -7,16 +7,20 @@ refuted by the invariant that is there for it; a right block that is written ano
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from property_support import Altered
 
 import blocklaws
 from blocklaws.backends.on_numpy.activations import gelu
 from blocklaws.backends.on_numpy.block import NumpyBlock
 from blocklaws.backends.on_numpy.precision import precision_of
+from blocklaws.replaying import examine
 
 NO_GRADIENTS = "the block has no gradients"
 
@@ -55,6 +59,51 @@ def test_a_word_that_no_kind_of_block_has_is_looked_at(
     assert verdict(off_where(), "output-parity", block, dtype) == "violated"
     assert verdict(off_where(**words), "output-parity", block, dtype) == "holds"
     assert verdict(Altered(), invariant, block, dtype) == "holds"
+
+
+@pytest.fixture
+def relu_kinds(tmp_path: Path) -> str:
+    """Return the path of a spec with kinds of block that have a ReLU behind a norm, with biases and without."""
+    words = yaml.safe_load(files("blocklaws.spec").joinpath("blocks.yaml").read_text(encoding="utf-8"))["original"]
+    kinds = {f"relu-{bias}": {**words, "placement": "pre", "bias": bias} for bias in (True, False)}
+    path = tmp_path / "relu.yaml"
+    path.write_text(yaml.safe_dump({"extends": "blocklaws", "blocks": kinds}), encoding="utf-8")
+    return str(path)
+
+
+def test_what_every_relu_keeps_out_changes_nothing(relu_kinds: str) -> None:
+    """Fails if a right block is accused of a gain that no ReLU of a small world lets through."""
+    sizes = {"B": 1, "T": 2, "n_heads": 1, "n_kv_heads": 1, "d_head": 4, "d_ff": 3, "d_model": 4}
+    result = examine(
+        "numpy",
+        invariant="both-gains-honoured",
+        block="relu-False",
+        dtype="float32",
+        spec=relu_kinds,
+        example={"sizes": sizes, "pattern": "normal", "seed": 144814, "position_offset": 0, "picks": {}},
+    )
+    assert result.verdict != "violated", result.reason
+
+
+@pytest.mark.parametrize("block", ["relu-True", "relu-False"])
+def test_gradients_behind_a_relu_are_looked_at(relu_kinds: str, block: str) -> None:
+    """Fails if the kinks of a ReLU are looked for where it is not, or in biases that a block does not have."""
+
+    def wrong(block: Any, x: Any, cotangent: Any, position_offset: int) -> Any:
+        gradients = block.gradients(x, cotangent, position_offset)
+        return {**gradients, "feed_forward.up": gradients["feed_forward.up"] * 1.01}
+
+    for backend, verdict in (("numpy", "holds"), (Altered(gradients=wrong), "violated")):
+        report = blocklaws.verify(
+            backend,
+            spec=relu_kinds,
+            invariants=["gradient-parity"],
+            blocks=[block],
+            dtypes=["float64"],
+            profile="quick",
+        )
+        assert [case.verdict for case in report.cases] == [verdict]
+        assert report.cases[0].informative >= 1
 
 
 def silu_by_power(a: np.ndarray) -> np.ndarray:
