@@ -60,16 +60,24 @@ def threads() -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def planned(backend: str, block: str, dtype: str, profile: str, invariants: tuple[str, ...]) -> Run:
+def planned(backend: str, block: str, dtype: str, profile: str, invariants: tuple[str, ...], isolate: bool) -> Run:
     """Plan a run of one kind of block and dtype, once for all seeds."""
-    return prepare([backend], blocks=[block], dtypes=[dtype], profile=profile, invariants=invariants)
+    # Built-in backends run in the process of the harness in any case.
+    return prepare(
+        [backend],
+        blocks=[block],
+        dtypes=[dtype],
+        profile=profile,
+        invariants=invariants,
+        isolate=None if isolate else False,
+    )
 
 
 def verified(
-    backend: str, block: str, dtype: str, profile: str, invariants: tuple[str, ...], seed: int
+    backend: str, block: str, dtype: str, profile: str, invariants: tuple[str, ...], isolate: bool, seed: int
 ) -> tuple[dict[str, int], list[str]]:
     """Verify a part of a backend with one seed; return the counts and what failed."""
-    run = planned(backend, block, dtype, profile, invariants).with_seed(seed)
+    run = planned(backend, block, dtype, profile, invariants, isolate).with_seed(seed)
     report = run.report(dict(run.results()))
     failures = [
         f"{failure.name} on {failure.backend}, {block}, {dtype}: {failure.reason}" for failure in report.failures
@@ -106,7 +114,7 @@ def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Itera
             for block, dtype in dict.fromkeys((case.kind.name, case.dtype) for case in cases):
                 for seed in range(asked.first, asked.first + asked.seeds):
                     if not done & {(seed, (block, dtype)), (seed, WHOLE)}:
-                        given = (backend, block, dtype, asked.profile, ids, seed)
+                        given = (backend, block, dtype, asked.profile, ids, not asked.no_isolate, seed)
                         task = processes.submit_in((block, dtype), verified, *given)
                         tasks[task] = {**same, "seed": seed, "block": block, "dtype": dtype}
             for task in as_completed(tasks):
@@ -151,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--block", action="append", default=[], metavar="KIND", help="only this one; may be repeated")
     parser.add_argument("--every-block", action="store_true", help="the kinds of block too that a run must ask for")
     parser.add_argument("--invariant", action="append", default=[], metavar="ID", help="only this one; may be repeated")
+    parser.add_argument("--no-isolate", action="store_true", help="code of others in the worker itself: half the time")
     parser.add_argument("--workers", type=int, default=cores())
     parser.add_argument("--keep", type=Path, metavar="FILE", help="a line for each seed is added here")
     asked = parser.parse_args(arguments)
