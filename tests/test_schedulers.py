@@ -117,6 +117,8 @@ def test_a_scheduler_that_goes_leaves_what_is_known(folder: Path, politely: bool
 
         def go() -> None:
             until(Path("asleep").exists)
+            # What the worker found before it fell asleep may still be on its way.
+            until(lambda: Path("state.jsonl").read_text().count('{"case": ') == 3)
             if not politely:
                 cluster.scheduler.kill()
                 return
@@ -129,7 +131,7 @@ def test_a_scheduler_that_goes_leaves_what_is_known(folder: Path, politely: bool
         # A process of its own: what an engine logs there is on its standard error, as it is on a user's terminal.
         command = [
             *(sys.executable, "-m", "blocklaws", "verify", write_broken(folder), sleeps, "--no-isolate", *LLAMA),
-            *("--scheduler", cluster.address, "--json", "report.json"),
+            *("--scheduler", cluster.address, "--json", "report.json", "--resume", "state.jsonl"),
         ]
         with meanwhile(go):
             done = subprocess.run(command, capture_output=True, text=True, timeout=120)
