@@ -128,11 +128,10 @@ def as_near(case: Case, base: Pass, got: np.ndarray, value: np.ndarray, claim: s
 
 def noise_of_gradients(case: Case, base: Pass) -> float:
     """Return by how much another order of summation may move an entry of a gradient, where it turns no ReLU."""
-    noise = 0.0
-    for path in (("gradient", "input"), ("gradient", "parameters")):
-        exact, rounded = base.reference().resolve(path), base.resolve(("recipe", *path))
-        pairs = [(exact, rounded)] if path[-1] == "input" else [(exact[name], rounded[name]) for name in rounded]
-        noise = max(noise, *(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs))
+    exact = base.reference().gradients()
+    rounded = {"input": base.resolve(("recipe", "gradient", "input"))}
+    rounded |= base.resolve(("recipe", "gradient", "parameters"))
+    noise = max(0.0, *(float(np.abs(exact[name] - value).max(initial=0.0)) for name, value in rounded.items()))
     return case.tolerance.c * noise if np.isfinite(noise) else float("inf")
 
 

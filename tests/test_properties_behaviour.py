@@ -301,17 +301,13 @@ def test_a_write_beside_the_view_is_seen(tmp_path: Path) -> None:
     assert "written to" in result.reason
 
 
-def _cotangent_read(how: Callable[[Any], Any]) -> Altered:
+def _cotangent_read(how: Callable[[Any], Any], of: str = "numpy") -> Altered:
     """Return a backend whose gradients read the cotangent in some way."""
 
-    return Altered(gradients=_cotangent_taken(how))
-
-
-def _cotangent_taken(how: Callable[[Any], Any]) -> Callable[..., Any]:
     def gradients(block: Any, x: Any, cotangent: Any, position_offset: int = 0) -> Any:
         return block.gradients(x, how(cotangent), position_offset)
 
-    return gradients
+    return Altered(of=of, gradients=gradients)
 
 
 def _in_memory_order(cotangent: Any) -> Any:
@@ -365,7 +361,7 @@ def test_another_order_of_summation_is_no_mistake(dtype: str, tokens: int, d_hea
 def test_what_rounding_may_do_hides_no_layout(tmp_path: Path, how: Callable[[Any], Any], block: str) -> None:
     """Fails if what half precision is allowed lets a cotangent through that is read in memory order."""
     pytest.importorskip("torch")
-    backend = Altered(of="torch", gradients=_cotangent_taken(how))
+    backend = _cotangent_read(how, of="torch")
     result = check(tmp_path, "memory-layouts", backend, block=block, dtype="bfloat16", where="T >= 3 and T <= 8")
     assert result.verdict == "violated", result.reason
     assert "cotangent layout" in result.reason
