@@ -10,7 +10,10 @@ several make one table:
 
 With more threads than cores, let those that wait sleep: spinning, they took ten times as long.
 
-Nothing here knows which backends are right: an accusation is printed with what it says.
+Nothing here knows which backends are right: an accusation is printed with what it says. One that a file of known
+failures explains is counted beside the violated, not among them:
+
+    python benchmarks/alarms.py backends/mappings/flax_attention.yaml --known-failures conformance/explanations.yaml
 """
 
 from __future__ import annotations
@@ -24,15 +27,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blocklaws.processes import Processes, cores
 from blocklaws.running import Run, prepare
 from blocklaws.spec_reading import load_spec
 
 HEADS = (
-    "spec", "backend", "kinds of block", "profile", "threads", "invariants", "seeds", "cases", "violated", "in error",
-    "unchecked",
+    "spec", "backend", "kinds of block", "profile", "threads", "invariants", "seeds", "cases", "violated", "explained",
+    "in error", "unchecked",
 )  # fmt: skip
 
 #: A line may be of a whole seed.
@@ -59,30 +62,53 @@ def threads() -> str:
     return os.environ.get("OMP_NUM_THREADS", str(cores()))
 
 
+class Part(NamedTuple):
+    """What is planned once for all seeds: a backend in one kind of block and dtype."""
+
+    backend: str
+    block: str
+    dtype: str
+    profile: str
+    invariants: tuple[str, ...]
+    isolate: bool
+    known_failures: Path | None
+
+
+class Outcome(NamedTuple):
+    """What a seed came to: the cases of each verdict, those violated that were explained, and what was not."""
+
+    summary: dict[str, int]
+    explained: int
+    failures: list[str]
+
+
 @functools.lru_cache(maxsize=1)
-def planned(backend: str, block: str, dtype: str, profile: str, invariants: tuple[str, ...], isolate: bool) -> Run:
-    """Plan a run of one kind of block and dtype, once for all seeds."""
-    # Built-in backends run in the process of the harness in any case.
+def planned(part: Part) -> Run:
+    """Plan the run of a part, once for all seeds."""
     return prepare(
-        [backend],
-        blocks=[block],
-        dtypes=[dtype],
-        profile=profile,
-        invariants=invariants,
-        isolate=None if isolate else False,
+        [part.backend],
+        blocks=[part.block],
+        dtypes=[part.dtype],
+        profile=part.profile,
+        invariants=part.invariants,
+        # Built-in backends run in the process of the harness in any case.
+        isolate=None if part.isolate else False,
+        known_failures=part.known_failures,
     )
 
 
-def verified(
-    backend: str, block: str, dtype: str, profile: str, invariants: tuple[str, ...], isolate: bool, seed: int
-) -> tuple[dict[str, int], list[str]]:
-    """Verify a part of a backend with one seed; return the counts and what failed."""
-    run = planned(backend, block, dtype, profile, invariants, isolate).with_seed(seed)
+def verified(part: Part, seed: int) -> Outcome:
+    """Verify a part with one seed."""
+    run = planned(part).with_seed(seed)
     report = run.report(dict(run.results()))
-    failures = [
-        f"{failure.name} on {failure.backend}, {block}, {dtype}: {failure.reason}" for failure in report.failures
-    ]
-    return dict(report.summary), failures
+    return Outcome(
+        summary=dict(report.summary),
+        explained=sum(case.verdict == "violated" and bool(case.known) for case in report.cases),
+        failures=[
+            f"{failure.name} on {failure.backend}, {part.block}, {part.dtype}: {failure.reason}"
+            for failure in report.failures
+        ],
+    )
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -112,14 +138,13 @@ def measured(asked: argparse.Namespace, kept: Sequence[dict[str, Any]]) -> Itera
         tasks: dict[Future[Any], dict[str, Any]] = {}
         try:
             for block, dtype in dict.fromkeys((case.kind.name, case.dtype) for case in cases):
+                part = Part(backend, block, dtype, asked.profile, ids, not asked.no_isolate, asked.known_failures)
                 for seed in range(asked.first, asked.first + asked.seeds):
                     if not done & {(seed, (block, dtype)), (seed, WHOLE)}:
-                        given = (backend, block, dtype, asked.profile, ids, not asked.no_isolate, seed)
-                        task = processes.submit_in((block, dtype), verified, *given)
+                        task = processes.submit_in((block, dtype), verified, part, seed)
                         tasks[task] = {**same, "seed": seed, "block": block, "dtype": dtype}
             for task in as_completed(tasks):
-                summary, failures = task.result()
-                yield {**tasks[task], "summary": summary, "failures": failures}
+                yield {**tasks[task], **task.result()._asdict()}
         finally:
             processes.kill()
 
@@ -139,14 +164,17 @@ def rows(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
     for what, its in together.items():
         looked: dict[int, set[tuple[str, str]]] = {}
         counts: Counter[str] = Counter()
+        explained = 0
         for line in its:
             looked.setdefault(line["seed"], set()).add(part_of(line))
             counts.update(line["summary"])
+            explained += line.get("explained", 0)
         # A seed counts that was looked at in all of what others were: a measure may have been stopped in the middle.
         every = parts[what[1], what[2]] - {WHOLE}
         seeds = sum(WHOLE in found or found == every for found in looked.values())
         total = sum(counts.values())
-        yield (*what, seeds, total, counts["violated"], counts["error"], counts["unchecked"])
+        violated = counts["violated"] - explained
+        yield (*what, seeds, total, violated, explained, counts["error"], counts["unchecked"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -160,6 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--every-block", action="store_true", help="the kinds of block too that a run must ask for")
     parser.add_argument("--invariant", action="append", default=[], metavar="ID", help="only this one; may be repeated")
     parser.add_argument("--no-isolate", action="store_true", help="code of others in the worker itself: half the time")
+    parser.add_argument(
+        "--known-failures", type=Path, metavar="FILE", help="what is expected of a backend, with reasons"
+    )
     parser.add_argument("--workers", type=int, default=cores())
     parser.add_argument("--keep", type=Path, metavar="FILE", help="a line for each seed is added here")
     asked = parser.parse_args(arguments)

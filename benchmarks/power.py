@@ -154,7 +154,8 @@ def false_alarms(files: Sequence[Path], page: str) -> Iterator[str]:
     yield ""
     yield (
         "Right backends over fresh seeds, all invariants. Default kinds of block are those of a run that names none; "
-        "the dtypes are all that the backend has. Threads: `OMP_NUM_THREADS`."
+        "the dtypes are all that the backend has. Threads: `OMP_NUM_THREADS`. Explained: violations that are in "
+        "`conformance/explanations.yaml`, each checked by hand (docs/conformance.md)."
     )
     yield ""
     yield from table(alarms.HEADS, list(rows.values()))
@@ -162,7 +163,7 @@ def false_alarms(files: Sequence[Path], page: str) -> Iterator[str]:
         yield ""
         for line in accused:
             yield f"- Spec {line['spec']}, seed {line['seed']}: {'; '.join(line['failures'])}"
-    yield ""
+        yield ""
 
 
 def reports() -> Iterator[str]:

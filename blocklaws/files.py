@@ -38,9 +38,26 @@ def check_writable(*files: Path | None) -> None:
             pass
         except OSError as error:  # a name that no file can have, or links that lead to each other
             raise BlocklawsError(f"cannot write {str(file)!r:.100}: {error.strerror}") from None
+        if not os.path.exists(file) or os.path.isfile(file):
+            _try_beside(file)
         if (place := file.resolve()) in seen and not (os.path.exists(file) and not os.path.isfile(file)):
             raise BlocklawsError(f"{file} is named for two files; give each a name of its own")
         seen.add(place)
+
+
+def _beside(file: Path) -> tuple[int, str]:
+    """Make a file in the folder of another and return its handle and its path; it takes a part of the other's name."""
+    return tempfile.mkstemp(dir=file.parent, prefix=f".{file.name[:40]}.")
+
+
+def _try_beside(file: Path) -> None:
+    """Make a file where the new content will be gathered: a mount refuses it whatever its permissions say."""
+    try:
+        handle, temporary = _beside(file)
+    except OSError as error:
+        raise BlocklawsError(f"cannot write {file}: {error.strerror}") from None
+    os.close(handle)
+    os.unlink(temporary)
 
 
 def write_all(files: Iterable[tuple[Path | None, Callable[[Path], None]]]) -> list[str]:
@@ -88,7 +105,7 @@ def replace_file(path: Path, content: bytes) -> io.BufferedRandom:
     Raises:
         OSError: the place cannot be written to, and is as it was.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = _beside(path)
     stream = os.fdopen(handle, "w+b")
     try:
         stream.write(content)

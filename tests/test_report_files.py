@@ -383,6 +383,23 @@ def test_two_files_of_one_name_are_refused(folder: Path) -> None:
     assert done.stderr == "blocklaws: one is named for two files; give each a name of its own\n"
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder that takes no files from root either")
+def test_a_folder_that_takes_no_files_is_told_before_the_run(folder: Path) -> None:
+    """Fails when the permissions of a folder are believed, and a run of hours ends without its report."""
+    done = invoke("verify", write_right(folder), *LLAMA, "--json", "/proc/report.json")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "blocklaws: cannot write /proc/report.json: No such file or directory\n"
+
+
+def test_the_longest_name_that_a_file_can_have_is_written(folder: Path) -> None:
+    """Fails when the file that is gathered beside a report needs a longer name than the report, or stays there."""
+    name = "r" * 250 + ".json"
+    done = invoke("verify", write_right(folder), *LLAMA, "--json", name)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert Path(name).exists()
+    assert [path.name for path in Path().glob(".r*")] == []
+
+
 def test_a_file_that_cannot_be_written_costs_no_other(folder: Path) -> None:
     """Fails when a full disk loses the verdicts, hides a violation, or loses the files that have room."""
     wrong = write_broken(folder)
