@@ -236,8 +236,8 @@ class _Process:
             self._connection.close()
             if not self._ready:
                 raise BlocklawsError(
-                    f"a worker process cannot begin (it ended {how}); a script that verifies with several workers does "
-                    'so below `if __name__ == "__main__":`, since each worker imports it'
+                    f"a worker process cannot begin (it ended {how}); a script that verifies with several workers is "
+                    'a file and does so below `if __name__ == "__main__":`, since each worker imports it'
                 ) from None
             raise ProcessEnded(f"ended {how}") from None
         if raised:

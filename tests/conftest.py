@@ -48,6 +48,7 @@ def run() -> Run:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = 300,
+        typed: str = "",
     ) -> subprocess.CompletedProcess[str]:
         # Settings of the surrounding pytest run would change what a pytest run inside a test does and prints.
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
@@ -60,7 +61,7 @@ def run() -> Run:
             timeout=timeout,
             text=True,
             capture_output=True,
-            stdin=subprocess.DEVNULL,
+            input=typed,
             check=False,
         )
 

@@ -324,15 +324,18 @@ def test_a_script_without_a_guard_is_told_so(folder: Path, python: Any) -> None:
     right = write_right(folder)
     call = f"import blocklaws\nblocklaws.verify({right!r}, spec='spec.yaml', blocks=['llama'], workers=2)\n"
     (folder / "script.py").write_text(call, encoding="utf-8")
-    done = python("script.py", cwd=folder)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
+    told = (
         "blocklaws.errors.BlocklawsError: a worker process cannot begin (it ended with exit status 1); a script that "
-        'verifies with several workers does so below `if __name__ == "__main__":`, since each worker imports it'
+        'verifies with several workers is a file and does so below `if __name__ == "__main__":`, since each worker '
+        "imports it"
     )
+    done = python("script.py", cwd=folder)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, told)
     guarded = "import blocklaws\nif __name__ == '__main__':\n    " + call.splitlines()[1] + "\n"
     (folder / "script.py").write_text(guarded, encoding="utf-8")
     assert python("script.py", cwd=folder).returncode == 0
+    done = python("-", cwd=folder, typed=guarded)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, told)
 
 
 def test_every_task_is_given_once_and_groups_stay_together() -> None:
