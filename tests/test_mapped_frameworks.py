@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mapped_support import MAPPINGS, NEEDS, config_of, parameters_of
 
@@ -154,3 +155,52 @@ def test_a_wrong_rotary_layout_is_told_by_query_or_key(write: Write, layer: Laye
     assert layer.rotary is not None
     stages = stages_of_failure(write(layer.text, layer.rotary), layer, "output-parity")
     assert stages & {"query", "key", "attention_weights", "attention_branch"} == stages != set()
+
+
+def test_looks_into_a_vmapped_call_are_exact_and_compile_nothing() -> None:
+    """Fails when a look compiles a program that is kept for ever, comes late, or sees a rounded or another array."""
+    jax = pytest.importorskip("jax")
+    from blocklaws.backends.mapped.jax_arrays import JaxArrays
+
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+    arrays = JaxArrays("float64", None)
+    seen: list[np.ndarray] = []
+
+    def of_a_row(row: jax.Array) -> jax.Array:
+        arrays.record(row, seen.append)
+        return row
+
+    def of_a_sequence(sequence: jax.Array) -> jax.Array:
+        arrays.record(sequence, seen.append)
+        return jax.vmap(of_a_row, in_axes=1)(sequence)
+
+    with arrays.settings():
+        for number in range(5):
+            batch = number + np.random.default_rng(number).random((3, 6, 700))
+            jax.vmap(of_a_sequence)(jax.numpy.array(batch))
+            whole, rows = seen
+            np.testing.assert_array_equal(whole, batch, strict=True)
+            np.testing.assert_array_equal(rows, batch.transpose(0, 2, 1), strict=True)
+            seen.clear()
+            if number == 0:
+                compiled.clear()  # what moves an axis was compiled for the first
+    assert [event for event in compiled if "backend_compile" in event] == []
+
+
+def test_a_compiled_call_has_nothing_to_look_at() -> None:
+    """Fails when a look into a compiled function ends it, or gives what is no array."""
+    jax = pytest.importorskip("jax")
+    from blocklaws.backends.mapped.jax_arrays import JaxArrays
+
+    arrays = JaxArrays("float32", None)
+    seen: list[np.ndarray] = []
+
+    def layer(row: jax.Array) -> jax.Array:
+        arrays.record(row, seen.append)
+        return 2 * row
+
+    batch = np.ones((3, 5), np.float32)
+    for transformed in (jax.jit(layer), jax.jit(jax.vmap(layer)), jax.vmap(jax.jit(layer))):
+        np.testing.assert_array_equal(transformed(jax.numpy.array(batch)), 2 * batch)
+    assert seen == []

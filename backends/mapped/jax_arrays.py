@@ -61,20 +61,25 @@ class JaxArrays:
     def record(self, array: jax.Array, keep: Callable[[Array], None]) -> None:
         """Hand a copy of an array to ``keep``; within a transformation such as vmap, that of the whole batch.
 
-        A callback that is told every batch axis at once is what JAX offers to look into a transformed call: the axes
-        that vmap took away are in front again, outermost first. Within a compiled function the callback is dropped,
-        since nothing uses its result, and the stage is refused as one that no pass goes through.
+        A function with a batching rule of its own is what JAX offers to look into a call that vmap transforms: the rule
+        has the array, with the axis that vmap took away in front, and is asked at once. (A callback is compiled for
+        each look, and called from another thread, where float64 does not exist.) Within a compiled function no rule has
+        a value to see, and the stage is refused as one that no pass goes through.
         """
         if not isinstance(array, jax.core.Tracer):
             keep(self.numpy(array))
             return
 
-        def look(value: Any) -> Any:
-            keep(np.array(value))
-            return np.asarray(value)
+        @jax.custom_batching.custom_vmap
+        def look(one: jax.Array) -> jax.Array:
+            return one
 
-        shape = jax.ShapeDtypeStruct(array.shape, array.dtype)  # type: ignore[no-untyped-call]
-        jax.pure_callback(look, shape, array, vmap_method="broadcast_all")
+        @look.def_vmap
+        def look_at_all(size: int, batched: list[bool], every: jax.Array) -> tuple[jax.Array, bool]:
+            self.record(every, keep)
+            return every, batched[0]
+
+        look(array)
 
     def vjp(self, function: Callable[[Any, Any], Any], parameters: Any, x: Array, cotangent: Array) -> tuple[Any, Any]:
         """Return the gradient of ``sum(function(parameters, x) * cotangent)`` by the parameters and by ``x``."""
