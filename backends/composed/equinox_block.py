@@ -97,11 +97,16 @@ class Block(eqx.Module):
         return jax.vmap(lambda sequence: self._of_a_sequence(sequence, mask))(x)
 
     def _of_a_sequence(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        attention_norm, feed_forward_norm = jax.vmap(self.attention_norm), jax.vmap(self.feed_forward_norm)
-        feed_forward = jax.vmap(self.feed_forward)
+        attention_norm, feed_forward_norm = _of_each(self.attention_norm), _of_each(self.feed_forward_norm)
+        feed_forward = _of_each(self.feed_forward)
         if self.norm_first:
             normed = attention_norm(x)
             x = x + self.attention(normed, normed, normed, mask=mask)
             return x + feed_forward(feed_forward_norm(x))
         x = attention_norm(x + self.attention(x, x, x, mask=mask))
         return feed_forward_norm(x + feed_forward(x))
+
+
+def _of_each(layer: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    # JAX names a transformed function by its repr, and that of a module writes out all of its parameters.
+    return jax.vmap(lambda token: layer(token))
