@@ -15,6 +15,7 @@ from blocklaws.built import BlockRaised
 from blocklaws.canonical import one_array, stage_order, stage_shapes
 from blocklaws.config import BlockConfig
 from blocklaws.expressions import EvaluationError, Judgement, Vocabulary, judge, parse
+from blocklaws.jitter import closely
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.specification import Tolerance
 
@@ -123,7 +124,7 @@ def _divergence_of(name: str, passed: Pass, tolerance: Tolerance) -> Divergence 
             detail = f"has shape {shown[stage].shape} where {wanted[stage]} was expected"
             return Divergence(stage, name, Judgement(False, stage, detail, wrong=1, total=1), config.placement)
         try:
-            judgement = _against_reference(shown[stage], exact[stage], passed.resolve(("recipe", stage)), tolerance)
+            judgement = _against_reference(shown[stage], exact[stage], passed, stage, tolerance)
         except EvaluationError:
             continue  # the reference itself is not finite here: it says nothing of the block
         if not judgement.holds:
@@ -134,12 +135,20 @@ def _divergence_of(name: str, passed: Pass, tolerance: Tolerance) -> Divergence 
 
 def _output_right(exact: Mapping[str, np.ndarray], passed: Pass, tolerance: Tolerance) -> bool:
     try:
-        recipe = passed.resolve(("recipe", "output"))
-        return _against_reference(passed.output(), exact["output"], recipe, tolerance).holds
+        return _against_reference(passed.output(), exact["output"], passed, "output", tolerance).holds
     except (BlockRaised, EvaluationError):
         return False
 
 
-def _against_reference(shown: np.ndarray, exact: np.ndarray, recipe: np.ndarray, tolerance: Tolerance) -> Judgement:
-    values = {("output",): shown, ("reference", "output"): exact, ("recipe", "output"): recipe}
-    return judge(_WITHIN_BOUND, values, tolerance)
+def _against_reference(
+    shown: np.ndarray, exact: np.ndarray, passed: Pass, stage: str, tolerance: Tolerance
+) -> Judgement:
+    def within() -> Judgement:
+        recipe = passed.resolve(("recipe", stage))
+        return judge(
+            _WITHIN_BOUND,
+            {("output",): shown, ("reference", "output"): exact, ("recipe", "output"): recipe},
+            tolerance,
+        )
+
+    return closely((passed,), within)

@@ -11,6 +11,7 @@ import numpy as np
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case
 from blocklaws.expressions import EvaluationError, calibrated
+from blocklaws.jitter import closely
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.worlds import World
 
@@ -51,8 +52,10 @@ class Bench:
         if made is None:
             return None
         try:
-            exact, recipe = made.resolve(("reference", "output")), made.resolve(("recipe", "output"))
-            judgement = calibrated(made.output(), exact, recipe, self._case.tolerance)
+            exact, got = made.resolve(("reference", "output")), made.output()
+            judgement = closely(
+                (made,), lambda: calibrated(got, exact, made.resolve(("recipe", "output")), self._case.tolerance)
+            )
         except (EvaluationError, BlockRaised):
             return None
         difference, allowed = judgement.difference or 0.0, judgement.allowed or 0.0

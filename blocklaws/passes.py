@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from blocklaws.built import BlockRaised, Built
 from blocklaws.canonical import STAGES
 from blocklaws.config import DERIVED_SIZES, BlockConfig
+from blocklaws.jitter import FEW, MANY, furthest, jittered, recipe_dtype
 from blocklaws.subjects import Subject
-from blocklaws.worlds import World, as_dtype
+from blocklaws.worlds import World
 
-__all__ = ["FLOAT64_BY_FLOAT32", "Pass", "Scope", "Unavailable"]
-
-#: The recipe of a float64 world is the float32 recipe with its error scaled down by the ratio of the two roundings: the
-#: reference's own error cannot be seen in float64, its amplification by the world's conditioning can.
-FLOAT64_BY_FLOAT32 = 2.0**-29
+__all__ = ["Pass", "Scope", "Unavailable"]
 
 
 class Unavailable(Exception):
@@ -47,6 +43,7 @@ class Pass:
         self._cotangent_given: np.ndarray | None = None
         self._values: dict[str, Any] = {}
         self._oracles: dict[str, Pass] = {}
+        self._jittered_worlds = FEW
         #: The lengths of the chunks of each cached pass that was asked for.
         self.chunkings: list[tuple[int, ...]] = []
 
@@ -157,6 +154,10 @@ class Pass:
         """The same world through the reference recipe in the world's dtype."""
         return self._oracle(self.world.dtype)
 
+    def look_closer(self) -> None:
+        """Run the recipe on many jittered worlds wherever it is asked for from now on (`blocklaws.jitter`)."""
+        self._jittered_worlds = MANY
+
     def _oracle(self, dtype: str) -> Pass:
         if self._reference_subject is None:
             raise Unavailable("there is no reference backend")
@@ -247,44 +248,21 @@ class Pass:
         return {name: each for name, each in value.items() if name in given}
 
     def _recipe_value(self, path: tuple[str, ...]) -> Any:
-        """Return the recipe's value, or that of the same recipe on a jittered input, whichever is further off.
-
-        One run of the recipe can be right by luck where the world is ill-conditioned (a layer norm of a constant row
-        turns the last bit of its input into hundreds, a far position the last bit of a frequency into a whole angle);
-        an input and a rotary base that are off by their last bit show that.
-        """
-        dtype = "float32" if self.world.dtype == "float64" else self.world.dtype
+        """Return the recipe's value on this world or on a jittered one, whichever is furthest off."""
+        dtype = recipe_dtype(self.world.dtype)
         exact = self._like_the_block(path, self.reference().resolve(path))
-        runs = [self._oracle(dtype).resolve(path), self._jittered(dtype).resolve(path)]
+        oracles = [self._oracle(dtype), *(self._jittered(dtype, number) for number in range(self._jittered_worlds))]
+        runs = [oracle.resolve(path) for oracle in oracles]
         if isinstance(exact, dict):
-            return {name: self._furthest(value, [run[name] for run in runs]) for name, value in exact.items()}
-        return self._furthest(exact, runs)
+            return {n: furthest(value, [run[n] for run in runs], self.world.dtype) for n, value in exact.items()}
+        return furthest(exact, runs, self.world.dtype)
 
-    def _furthest(self, exact: np.ndarray, runs: Sequence[np.ndarray]) -> np.ndarray:
-        first, second = (np.asarray(run, np.float64) for run in runs)
-        with np.errstate(all="ignore"):
-            errors = [float(np.max(np.abs(run - exact), initial=0.0)) for run in (first, second)]
-        further = second if np.isfinite(errors[1]) and errors[1] > errors[0] else first
-        return _scaled_down(exact, further) if self.world.dtype == "float64" else further
-
-    def _jittered(self, dtype: str) -> Pass:
-        if "jittered" not in self._oracles:
-            world = self.world.astype(dtype)
-            signs = np.random.default_rng(world.recipe.seed).choice((-1.0, 1.0), world.input.shape)
-            input = world.input.astype(np.float64) * (1 + float(ml_dtypes.finfo(as_dtype(dtype)).eps) * signs)
-            # Angles are float32 at least in every dtype, so that is how far off a frequency may be.
-            base = world.config.rotary_base * (1 + 2 * float(np.finfo(np.float32).eps))
-            config = world.config.replace(rotary_base=base)
-            jittered = world.replace(input=input.astype(as_dtype(dtype)), config=config)
+    def _jittered(self, dtype: str, number: int) -> Pass:
+        if (name := f"jittered {number}") not in self._oracles:
             assert self._reference_subject is not None
-            self._oracles["jittered"] = Pass(self._reference_subject, jittered, self._reference_subject)
-        return self._oracles["jittered"]
-
-
-def _scaled_down(exact: np.ndarray, rounded: np.ndarray) -> np.ndarray:
-    """Return the exact value with the float32 recipe's error brought down to float64's size."""
-    scaled: np.ndarray = exact + (np.asarray(rounded, np.float64) - exact) * FLOAT64_BY_FLOAT32
-    return scaled
+            world = jittered(self.world.astype(dtype), number)
+            self._oracles[name] = Pass(self._reference_subject, world, self._reference_subject)
+        return self._oracles[name]
 
 
 _CONFIG_WORDS = frozenset((*DERIVED_SIZES, *(field.name for field in dataclasses.fields(BlockConfig))))

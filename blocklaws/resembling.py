@@ -14,7 +14,8 @@ import numpy as np
 
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case
-from blocklaws.passes import FLOAT64_BY_FLOAT32, Pass, Unavailable
+from blocklaws.jitter import FLOAT64_BY_FLOAT32, recipe_dtype
+from blocklaws.passes import Pass, Unavailable
 from blocklaws.specification import Fault
 from blocklaws.subjects import Subject
 from blocklaws.worlds import Recipe, World
@@ -73,7 +74,7 @@ def _spoken_of(case: Case) -> Iterator[Fault]:
 def _told(case: Case, seen: Iterable[_Seen]) -> list[_Told]:
     """Set the right answers beside the block's; empty where the reference has none to one of them."""
     found, reference = [], _Oracle(case.reference)
-    narrow, share = ("float32", FLOAT64_BY_FLOAT32) if case.dtype == "float64" else (case.dtype, 1.0)
+    narrow, share = recipe_dtype(case.dtype), FLOAT64_BY_FLOAT32 if case.dtype == "float64" else 1.0
     for each in seen:
         right, recipe = reference.answer(each, "float64"), reference.answer(each, narrow)
         if right is None or recipe is None or right.shape != each.got.shape:

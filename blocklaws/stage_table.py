@@ -18,6 +18,7 @@ from blocklaws.built import BlockRaised
 from blocklaws.canonical import stage_order, stage_shapes
 from blocklaws.claim_axes import axes_of_stage
 from blocklaws.expressions import EvaluationError, Judgement, calibrated
+from blocklaws.jitter import closely
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.specification import Tolerance
 
@@ -107,7 +108,7 @@ def _shown(passed: Pass) -> tuple[dict[str, np.ndarray], str]:
 
 def _judged(array: np.ndarray, exact: np.ndarray, passed: Pass, stage: str, tolerance: Tolerance) -> Judgement | None:
     with contextlib.suppress(EvaluationError):
-        return calibrated(array, exact, passed.resolve(("recipe", stage)), tolerance)
+        return closely((passed,), lambda: calibrated(array, exact, passed.resolve(("recipe", stage)), tolerance))
     return None
 
 

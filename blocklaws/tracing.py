@@ -19,6 +19,7 @@ from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, BlocklawsError
 from blocklaws.expressions import calibrated
 from blocklaws.failure_text import config_text, world_text
+from blocklaws.jitter import closely
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.planning import reference_subject
 from blocklaws.specification import Specification
@@ -121,7 +122,7 @@ def _row(
     }
     if shown.shape == wanted:
         tolerance = spec.tolerances[passed.world.dtype]
-        judgement = calibrated(shown, exact, passed.resolve(("recipe", stage)), tolerance)
+        judgement = closely((passed,), lambda: calibrated(shown, exact, passed.resolve(("recipe", stage)), tolerance))
         row |= {"difference": _number(np.abs(wide - exact).max(initial=0.0)), "within": judgement.holds}
     return row
 

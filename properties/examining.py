@@ -20,6 +20,7 @@ from blocklaws.expressions import DEFAULT_BUDGET, Judgement, calibrated, close, 
 from blocklaws.expressions.budget import Meter
 from blocklaws.expressions.judging import judge_elements
 from blocklaws.expressions.registry import Context
+from blocklaws.jitter import closely
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.expression import admissible
 from blocklaws.properties.looking import group_of
@@ -119,11 +120,15 @@ def same(case: Case, got: np.ndarray, want: np.ndarray, claim: str) -> Judgement
 def as_near(case: Case, base: Pass, got: np.ndarray, value: np.ndarray, claim: str, stage: str = "output") -> Judgement:
     """Return whether an output, or a stage, is as near to another as two compilations of one recipe are."""
     require(finite(value, stage))
-    noise = base.resolve(("recipe", stage)).astype(np.float64) - base.reference().resolve((stage,))
-    exact = value.astype(np.float64)
-    if exact.shape != noise.shape:
-        require(identical(exact, base.reference().resolve((stage,)), f"the shape of the {stage}"))
-    return calibrated(got, exact, exact + noise, case.tolerance, claim)
+    reference, exact = base.reference().resolve((stage,)), value.astype(np.float64)
+    if exact.shape != reference.shape:
+        require(identical(exact, reference, f"the shape of the {stage}"))
+
+    def judge() -> Judgement:
+        noise = base.resolve(("recipe", stage)) - reference
+        return calibrated(got, exact, exact + noise, case.tolerance, claim)
+
+    return closely((base,), judge)
 
 
 def noise_of_gradients(case: Case, base: Pass) -> float:

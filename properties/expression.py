@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from blocklaws.checking import Case, Examination, nearest
 from blocklaws.errors import BlocklawsError
 from blocklaws.expressions import EvaluationError, Judgement, evaluate, finite, judge
 from blocklaws.invariant_reading import PATTERNS
+from blocklaws.jitter import closely
 from blocklaws.passes import Pass, Scope, Unavailable
 from blocklaws.properties.looking import group_of
+from blocklaws.specification import Clause
 from blocklaws.worlds import Example, World
 
 __all__ = ["ExpressionProperty"]
@@ -68,14 +71,10 @@ class ExpressionProperty:
         max_error: float | None = None
         near: tuple[float, float] | None = None
         for clause in case.clauses:
-            try:
-                judgement = judge(clause.expression, scope, case.tolerance, exact=case.subject.deterministic)
-            except EvaluationError as error:
-                text = clause.expression.text
-                wrong = _wrong_shape(passes, text) or _not_finite(passes, text)
-                if wrong is None:
-                    raise BlocklawsError(f"{clause.place}: invariant {case.invariant.id!r}: {error}") from None
-                judgement = wrong
+            asks_the_recipe = any("recipe" in path for path in clause.expression.references)
+            judgement = closely(
+                passes.values() if asks_the_recipe else (), partial(_judged, case, clause, passes, scope)
+            )
             if not judgement.holds:
                 return Examination(judgement=judgement, clause=clause, passes=passes)
             # Where a claim of difference holds, the two are further apart than it asks for: that is no error.
@@ -93,6 +92,17 @@ class ExpressionProperty:
             except Unavailable:
                 informative = True
         return Examination(informative=informative, max_error=max_error, nearest=near, passes=passes)
+
+
+def _judged(case: Case, clause: Clause, passes: Mapping[str, Pass], scope: Scope) -> Judgement:
+    try:
+        return judge(clause.expression, scope, case.tolerance, exact=case.subject.deterministic)
+    except EvaluationError as error:
+        text = clause.expression.text
+        wrong = _wrong_shape(passes, text) or _not_finite(passes, text)
+        if wrong is None:
+            raise BlocklawsError(f"{clause.place}: invariant {case.invariant.id!r}: {error}") from None
+        return wrong
 
 
 def admissible(case: Case, base: Pass) -> bool:

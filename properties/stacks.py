@@ -18,6 +18,7 @@ from blocklaws.built import BlockRaised, Built
 from blocklaws.canonical import parameter_count
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import Vocabulary, calibrated, differs, finite, identical, judge, parse
+from blocklaws.jitter import FEW, MANY, closely, furthest, jittered, recipe_dtype
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, same
 from blocklaws.subjects import Subject
@@ -29,8 +30,6 @@ _DISTINCT = parse("distinct_storage(parameters)", Vocabulary())
 _BRANCH_ENDS = ("attention.output", "attention.output_bias", "feed_forward.down", "feed_forward.down_bias")
 _VOCABULARY = 11
 _TOKENS = 0x70CE
-# As in `blocklaws.passes`: the float32 recipe's error, scaled by the ratio of the two roundings.
-_FLOAT64_BY_FLOAT32 = 2.0**-29
 
 
 class StacksProperty(PythonProperty):
@@ -100,17 +99,47 @@ class Stack:
         return cotangent
 
 
-def _noise(case: Case, stack: Stack, compute: Callable[[Stack, str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the float64 reference blocks give, and how far the reference recipe in the dtype is from it."""
-    dtype = case.dtype if case.dtype != "float64" else "float32"
-    exact, rounded = (
-        compute(Stack(case.reference, [world.astype(name) for world in stack.worlds]), name)
-        for name in ("float64", dtype)
-    )
-    if not (np.isfinite(exact).all() and np.isfinite(rounded.astype(np.float64)).all()):
-        raise Unavailable(f"the reference recipe in {case.dtype} is not finite on this stack")
-    noise = rounded.astype(np.float64) - exact
-    return exact, noise * _FLOAT64_BY_FLOAT32 if case.dtype == "float64" else noise
+@dataclasses.dataclass
+class _Oracle:
+    """What the reference blocks make of an input, and how far rounding may take right blocks from it."""
+
+    case: Case
+    stack: Stack
+    x: np.ndarray
+    read: Callable[[np.ndarray], np.ndarray]
+    jittered_worlds: int = FEW
+
+    def look_closer(self) -> None:
+        """Run the recipe on many jittered stacks from now on."""
+        self.jittered_worlds = MANY
+
+    def exact(self) -> np.ndarray:
+        """Return what is read from the output of the float64 reference blocks."""
+        return self._run([world.astype("float64") for world in self._worlds()])
+
+    def noise(self) -> np.ndarray:
+        """Return how far the recipe in the dtype is from that, where it is furthest.
+
+        Raises:
+            Unavailable: the recipe or the reference is not finite.
+        """
+        worlds = [world.astype(recipe_dtype(self.case.dtype)) for world in self._worlds()]
+        exact, runs = self.exact(), [self._run(worlds)]
+        if not (np.isfinite(exact).all() and np.isfinite(runs[0]).all()):
+            raise Unavailable(f"the reference recipe in {self.case.dtype} is not finite on this stack")
+        for number in range(self.jittered_worlds):
+            runs.append(self._run([jittered(world, number) for world in worlds]))
+        noise: np.ndarray = furthest(exact, runs, self.case.dtype) - exact
+        return noise
+
+    def _worlds(self) -> list[World]:
+        first, *others = self.stack.worlds
+        return [first.replace(input=self.x), *others]
+
+    def _run(self, worlds: list[World]) -> np.ndarray:
+        rows = Stack(self.case.reference, worlds).forward(worlds[0].input)
+        read: np.ndarray = np.asarray(self.read(rows), np.float64)
+        return read
 
 
 def _require_finite(case: Case, stack: Stack, x: np.ndarray, output: np.ndarray) -> None:
@@ -121,7 +150,7 @@ def _require_finite(case: Case, stack: Stack, x: np.ndarray, output: np.ndarray)
         Unavailable: the reference blocks do so too.
     """
     if not (judgement := finite(output, "the output of the blocks is finite")).holds:
-        _noise(case, stack, lambda oracle, dtype: oracle.forward(x.astype(as_dtype(dtype))))
+        _Oracle(case, stack, x, lambda rows: rows).noise()
         require(judgement, "the reference blocks are finite here")
 
 
@@ -146,9 +175,10 @@ def _truncation(case: Case, stack: Stack) -> Examination:
     p = _cut(world, few_lengths(range(step, world.input.shape[1], step)))
     whole, part = stack.forward(world.input)[:, :p], stack.forward(world.input[:, :p])
     _require_finite(case, stack, world.input, whole)
-    _, noise = _noise(case, stack, lambda oracle, dtype: oracle.forward(world.input.astype(as_dtype(dtype)))[:, :p])
-    want = whole.astype(np.float64)
-    require(calibrated(part, want, want + noise, case.tolerance, "the rows of the first tokens alone"), f"{p} tokens")
+    oracle, want = _Oracle(case, stack, world.input, lambda rows: rows[:, :p]), whole.astype(np.float64)
+    claim = "the rows of the first tokens alone"
+    judgement = closely((oracle,), lambda: calibrated(part, want, want + oracle.noise(), case.tolerance, claim))
+    require(judgement, f"{p} tokens")
     return Examination()
 
 
@@ -256,11 +286,9 @@ def _loss(case: Case, stack: Stack) -> Examination:
     terms = model.shifted_loss(stack.forward(model.embed(ids, case.dtype)), ids)
 
     # The reference blocks see the values that the blocks under test see: the embedding rounded to the dtype.
-    given = model.embed(ids, case.dtype).astype(np.float64)
-    exact, noise = _noise(
-        case, stack, lambda oracle, dtype: model.defined_loss(oracle.forward(given.astype(as_dtype(dtype))), ids)
-    )
-    require(calibrated(terms, exact, exact + noise, case.tolerance, "the next-token loss"))
+    oracle = _Oracle(case, stack, model.embed(ids, case.dtype), lambda rows: model.defined_loss(rows, ids))
+    exact, claim = oracle.exact(), "the next-token loss"
+    require(closely((oracle,), lambda: calibrated(terms, exact, exact + oracle.noise(), case.tolerance, claim)))
 
     last = ids.copy()
     last[:, -1] = (ids[:, -1] + 1) % _VOCABULARY

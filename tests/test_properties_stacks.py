@@ -98,7 +98,7 @@ def test_where_the_reference_is_not_finite_nothing_is_said(
     def overflows(*_: Any) -> Any:
         raise Unavailable("the reference recipe is not finite")
 
-    monkeypatch.setattr("blocklaws.properties.stacks._noise", overflows)
+    monkeypatch.setattr("blocklaws.properties.stacks._Oracle.noise", overflows)
     arguments = {"depth": 2, "law": law}
     result = check(tmp_path, "stacks", Altered(forward=_nan_in_company), arguments=arguments, **GENTLE)
     assert (result.verdict, result.examples - result.informative) == ("unchecked", result.examples)
