@@ -36,20 +36,27 @@ FLOAT64_BY_FLOAT32 = 2.0**-29
 
 
 class Closer(Protocol):
-    """What can run the recipe on many worlds instead of few."""
+    """What runs the recipe, on that many jittered worlds."""
 
-    def look_closer(self) -> None:
-        """Run the recipe on `MANY` jittered worlds wherever it is asked for from now on."""
+    jittered_worlds: int
 
 
 def closely(passes: Iterable[Closer], judge: Callable[[], Judgement]) -> Judgement:
-    """Return what ``judge`` says; where it says no and there are passes, what it says when those have looked closer."""
+    """Return what ``judge`` says; where it says no and there are passes, what it says when those look closer.
+
+    They do so for this judgement alone: a pass may be shared, and what one invariant made of it must not widen what the
+    next is told.
+    """
     judgement, against = judge(), tuple(passes)
     if judgement.holds or not against:
         return judgement
-    for each in against:
-        each.look_closer()
-    return judge()
+    try:
+        for each in against:
+            each.jittered_worlds = MANY
+        return judge()
+    finally:
+        for each in against:
+            each.jittered_worlds = FEW
 
 
 def recipe_dtype(dtype: str) -> str:

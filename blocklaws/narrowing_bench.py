@@ -10,9 +10,9 @@ import numpy as np
 
 from blocklaws.built import BlockRaised
 from blocklaws.checking import Case
-from blocklaws.expressions import EvaluationError, calibrated
-from blocklaws.jitter import closely
+from blocklaws.expressions import EvaluationError
 from blocklaws.passes import Pass, Unavailable
+from blocklaws.recipe_bound import within_bound
 from blocklaws.worlds import World
 
 __all__ = ["MOST_CALLS", "Bench", "Spent"]
@@ -52,10 +52,7 @@ class Bench:
         if made is None:
             return None
         try:
-            exact, got = made.resolve(("reference", "output")), made.output()
-            judgement = closely(
-                (made,), lambda: calibrated(got, exact, made.resolve(("recipe", "output")), self._case.tolerance)
-            )
+            judgement = within_bound(made, "output", made.output(), self._case.tolerance)
         except (EvaluationError, BlockRaised):
             return None
         difference, allowed = judgement.difference or 0.0, judgement.allowed or 0.0

@@ -18,7 +18,7 @@ import numpy as np
 from blocklaws.built import BlockRaised, Built
 from blocklaws.canonical import STAGES
 from blocklaws.config import DERIVED_SIZES, BlockConfig
-from blocklaws.jitter import FEW, MANY, furthest, jittered, recipe_dtype
+from blocklaws.jitter import FEW, furthest, jittered, recipe_dtype
 from blocklaws.subjects import Subject
 from blocklaws.worlds import World
 
@@ -43,7 +43,8 @@ class Pass:
         self._cotangent_given: np.ndarray | None = None
         self._values: dict[str, Any] = {}
         self._oracles: dict[str, Pass] = {}
-        self._jittered_worlds = FEW
+        #: On how many worlds off by their last bits the recipe runs beside this one (`blocklaws.jitter`).
+        self.jittered_worlds = FEW
         #: The lengths of the chunks of each cached pass that was asked for.
         self.chunkings: list[tuple[int, ...]] = []
 
@@ -154,10 +155,6 @@ class Pass:
         """The same world through the reference recipe in the world's dtype."""
         return self._oracle(self.world.dtype)
 
-    def look_closer(self) -> None:
-        """Run the recipe on many jittered worlds wherever it is asked for from now on (`blocklaws.jitter`)."""
-        self._jittered_worlds = MANY
-
     def _oracle(self, dtype: str) -> Pass:
         if self._reference_subject is None:
             raise Unavailable("there is no reference backend")
@@ -251,7 +248,7 @@ class Pass:
         """Return the recipe's value on this world or on a jittered one, whichever is furthest off."""
         dtype = recipe_dtype(self.world.dtype)
         exact = self._like_the_block(path, self.reference().resolve(path))
-        oracles = [self._oracle(dtype), *(self._jittered(dtype, number) for number in range(self._jittered_worlds))]
+        oracles = [self._oracle(dtype), *(self._jittered(dtype, number) for number in range(self.jittered_worlds))]
         runs = [oracle.resolve(path) for oracle in oracles]
         if isinstance(exact, dict):
             return {n: furthest(value, [run[n] for run in runs], self.world.dtype) for n, value in exact.items()}

@@ -17,9 +17,9 @@ import numpy as np
 from blocklaws.built import BlockRaised
 from blocklaws.canonical import stage_order, stage_shapes
 from blocklaws.claim_axes import axes_of_stage
-from blocklaws.expressions import EvaluationError, Judgement, calibrated
-from blocklaws.jitter import closely
+from blocklaws.expressions import EvaluationError, Judgement
 from blocklaws.passes import Pass, Unavailable
+from blocklaws.recipe_bound import within_bound
 from blocklaws.specification import Tolerance
 
 __all__ = ["MOST_COLUMNS", "MOST_NUMBERS", "MOST_ROWS", "stage_table", "table_of_failure"]
@@ -82,7 +82,7 @@ def stage_table(passes: Mapping[str, Pass], name: str, tolerance: Tolerance) -> 
         if array.shape != wanted[stage]:
             row |= {"expected_shape": list(wanted[stage]), "within": False}
         else:
-            judgement = _judged(array, exact[stage], passed, stage, tolerance)
+            judgement = _judged(array, passed, stage, tolerance)
             row |= _differs(judgement)
             if judgement is None or not judgement.holds or stage in _ALWAYS:
                 planes[stage] = _plane(stage, array, exact[stage])
@@ -106,9 +106,9 @@ def _shown(passed: Pass) -> tuple[dict[str, np.ndarray], str]:
     return shown, note
 
 
-def _judged(array: np.ndarray, exact: np.ndarray, passed: Pass, stage: str, tolerance: Tolerance) -> Judgement | None:
+def _judged(array: np.ndarray, passed: Pass, stage: str, tolerance: Tolerance) -> Judgement | None:
     with contextlib.suppress(EvaluationError):
-        return closely((passed,), lambda: calibrated(array, exact, passed.resolve(("recipe", stage)), tolerance))
+        return within_bound(passed, stage, array, tolerance)
     return None
 
 

@@ -17,11 +17,10 @@ from blocklaws.built import BlockRaised
 from blocklaws.canonical import stage_order, stage_shapes
 from blocklaws.config import BlockConfig
 from blocklaws.errors import BackendError, BlocklawsError
-from blocklaws.expressions import calibrated
 from blocklaws.failure_text import config_text, world_text
-from blocklaws.jitter import closely
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.planning import reference_subject
+from blocklaws.recipe_bound import within_bound
 from blocklaws.specification import Specification
 from blocklaws.stage_table import stage_table
 from blocklaws.subjects import Subject
@@ -122,7 +121,7 @@ def _row(
     }
     if shown.shape == wanted:
         tolerance = spec.tolerances[passed.world.dtype]
-        judgement = closely((passed,), lambda: calibrated(shown, exact, passed.resolve(("recipe", stage)), tolerance))
+        judgement = within_bound(passed, stage, shown, tolerance)
         row |= {"difference": _number(np.abs(wide - exact).max(initial=0.0)), "within": judgement.holds}
     return row
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from blocklaws.built import Built
 from blocklaws.checking import Case, Examination, nearest
-from blocklaws.expressions import Judgement, calibrated, differs, finite
-from blocklaws.jitter import closely
+from blocklaws.expressions import differs, finite
 from blocklaws.passes import Pass
 from blocklaws.properties.examining import PythonProperty, require, same
+from blocklaws.recipe_bound import within_bound
 from blocklaws.worlds import World, fill
 
 __all__ = ["LAWS", "ReplaysProperty"]
@@ -66,19 +65,12 @@ class ReplaysProperty(PythonProperty):
         for answer in answers:
             oracle = Pass(case.subject, answer.world, case.reference)
             require(finite(answer.output, f"output, {answer.like}"))
-
-            judgement = closely((oracle,), partial(_against_reference, case, oracle, answer.output))
-            require(judgement, answer.like)
+            judgement = require(within_bound(oracle, "output", answer.output, case.tolerance), answer.like)
             max_error = max(max_error, judgement.difference or 0.0)
             near = nearest(near, judgement.nearness)
         first = answers[0].output
         telling = any(bool(differs(each.output, first)) for each in answers[1:])
         return Examination(telling, max_error=max_error, nearest=near)
-
-
-def _against_reference(case: Case, oracle: Pass, got: np.ndarray) -> Judgement:
-    exact, recipe = (oracle.resolve((name, "output")) for name in ("reference", "recipe"))
-    return calibrated(got, exact, recipe, case.tolerance, "calibrated(output, reference.output, recipe.output)")
 
 
 def _refilled_buffer(case: Case, world: World, built: Built) -> Iterator[_Answer]:

@@ -9,6 +9,7 @@ Must not: compile anything new for the backend; all blocks of a stack have one c
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from blocklaws.built import BlockRaised, Built
 from blocklaws.canonical import parameter_count
 from blocklaws.checking import Case, Examination
 from blocklaws.expressions import Vocabulary, calibrated, differs, finite, identical, judge, parse
-from blocklaws.jitter import FEW, MANY, closely, furthest, jittered, recipe_dtype
+from blocklaws.jitter import FEW, closely, furthest, jittered, recipe_dtype
 from blocklaws.passes import Pass, Unavailable
 from blocklaws.properties.examining import PythonProperty, refuted, require, same
 from blocklaws.subjects import Subject
@@ -109,13 +110,10 @@ class _Oracle:
     read: Callable[[np.ndarray], np.ndarray]
     jittered_worlds: int = FEW
 
-    def look_closer(self) -> None:
-        """Run the recipe on many jittered stacks from now on."""
-        self.jittered_worlds = MANY
-
+    @functools.cached_property
     def exact(self) -> np.ndarray:
-        """Return what is read from the output of the float64 reference blocks."""
-        return self._run([world.astype("float64") for world in self._worlds()])
+        """What is read from the output of the float64 reference blocks."""
+        return self._run(self._worlds("float64"))
 
     def noise(self) -> np.ndarray:
         """Return how far the recipe in the dtype is from that, where it is furthest.
@@ -123,18 +121,22 @@ class _Oracle:
         Raises:
             Unavailable: the recipe or the reference is not finite.
         """
-        worlds = [world.astype(recipe_dtype(self.case.dtype)) for world in self._worlds()]
-        exact, runs = self.exact(), [self._run(worlds)]
-        if not (np.isfinite(exact).all() and np.isfinite(runs[0]).all()):
+        if not (np.isfinite(self.exact).all() and np.isfinite(self._recipe).all()):
             raise Unavailable(f"the reference recipe in {self.case.dtype} is not finite on this stack")
-        for number in range(self.jittered_worlds):
-            runs.append(self._run([jittered(world, number) for world in worlds]))
-        noise: np.ndarray = furthest(exact, runs, self.case.dtype) - exact
+        runs = [self._recipe, *(self._jittered(number) for number in range(self.jittered_worlds))]
+        noise: np.ndarray = furthest(self.exact, runs, self.case.dtype) - self.exact
         return noise
 
-    def _worlds(self) -> list[World]:
+    @functools.cached_property
+    def _recipe(self) -> np.ndarray:
+        return self._run(self._worlds(recipe_dtype(self.case.dtype)))
+
+    def _jittered(self, number: int) -> np.ndarray:
+        return self._run([jittered(world, number) for world in self._worlds(recipe_dtype(self.case.dtype))])
+
+    def _worlds(self, dtype: str) -> list[World]:
         first, *others = self.stack.worlds
-        return [first.replace(input=self.x), *others]
+        return [world.astype(dtype) for world in (first.replace(input=self.x), *others)]
 
     def _run(self, worlds: list[World]) -> np.ndarray:
         rows = Stack(self.case.reference, worlds).forward(worlds[0].input)
@@ -287,7 +289,7 @@ def _loss(case: Case, stack: Stack) -> Examination:
 
     # The reference blocks see the values that the blocks under test see: the embedding rounded to the dtype.
     oracle = _Oracle(case, stack, model.embed(ids, case.dtype), lambda rows: model.defined_loss(rows, ids))
-    exact, claim = oracle.exact(), "the next-token loss"
+    exact, claim = oracle.exact, "the next-token loss"
     require(closely((oracle,), lambda: calibrated(terms, exact, exact + oracle.noise(), case.tolerance, claim)))
 
     last = ids.copy()

@@ -15,8 +15,8 @@ from property_support import faulty
 
 from blocklaws.backends.on_numpy.block import NumpyBlock
 from blocklaws.backends.on_numpy.precision import precision_of
-from blocklaws.expressions import Judgement
-from blocklaws.jitter import FLOAT64_BY_FLOAT32, closely, furthest, jittered
+from blocklaws.expressions import EvaluationError, Judgement
+from blocklaws.jitter import FEW, FLOAT64_BY_FLOAT32, MANY, closely, furthest, jittered
 from blocklaws.replaying import examine
 from blocklaws.spec_reading import built_in_spec
 from blocklaws.specification import Sizes
@@ -118,10 +118,16 @@ class _Counting:
     """What is asked to look closer, and how often."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.asked, self._worlds = 0, FEW
 
-    def look_closer(self) -> None:
-        self.asked += 1
+    @property
+    def jittered_worlds(self) -> int:
+        return self._worlds
+
+    @jittered_worlds.setter
+    def jittered_worlds(self, worlds: int) -> None:
+        self.asked += worlds == MANY
+        self._worlds = worlds
 
 
 @pytest.mark.parametrize(
@@ -134,7 +140,23 @@ def test_only_what_fails_is_looked_at_again(verdicts: list[bool], looks: int, as
     judge: Callable[[], Judgement] = given.__next__
     assert closely(passes, judge).holds is verdicts[-1]
     assert [each.asked for each in passes] == [asked] * looks
+    assert [each.jittered_worlds for each in passes] == [FEW] * looks, "the next judgement begins with few again"
     assert next(given, None) is None
+
+
+def test_a_closer_look_ends_with_its_judgement() -> None:
+    """Fails if the judgement is made with few worlds, or if one that raises leaves a shared pass widened."""
+    passed, seen = _Counting(), []
+
+    def judge() -> Judgement:
+        seen.append(passed.jittered_worlds)
+        if len(seen) == 2:
+            raise EvaluationError("no bound")
+        return Judgement(False, "claim", "")
+
+    with pytest.raises(EvaluationError, match="no bound"):
+        closely([passed], judge)
+    assert (seen, passed.jittered_worlds) == ([FEW, MANY], FEW)
 
 
 def test_more_runs_count_only_where_they_are_out_of_proportion() -> None:
